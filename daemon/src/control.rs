@@ -12,8 +12,8 @@ use giveway_engine::class::Activity;
 use giveway_engine::config::{RealtimeRule, SchedPolicyName};
 use giveway_engine::model::{Class, ProcessId};
 use giveway_engine::network::by_hand::HandView;
-use giveway_engine::network::queue::BackgroundFlow;
-use giveway_engine::network::queue::links::LinkRates;
+use giveway_engine::queue::BackgroundFlow;
+use giveway_engine::queue::links::LinkRates;
 
 /// What may be asked.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

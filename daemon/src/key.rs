@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Subcommand;
-use giveway_engine::wire::{Key, Keyring};
+use giveway_engine::peers::{Key, Keyring};
 use nix::fcntl::OFlag;
 
 use crate::files::{not_the_callers, private};

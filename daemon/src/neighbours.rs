@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Result};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use giveway_engine::wire::{Filtered, MAX_DATAGRAM_BYTES, Outgoing};
+use giveway_engine::peers::{Filtered, MAX_DATAGRAM_BYTES, Outgoing};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;

@@ -16,48 +16,38 @@ use crate::class::of_choice;
 use crate::config::Config;
 use crate::downlink::{self, Way};
 use crate::model::{Choice, Cookie, Fingerprint, Flow, FlowEvent, Interface, Process, ProcessId, Protocol, Treatment};
+use crate::peers::codec::MAX_SENDERS;
+use crate::peers::{Direction, Heard, Keyring, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT};
+use crate::queue::Backends;
+use crate::queue::links::{LinkRequest, Links};
+use crate::queue::traffic::Refusal;
 use crate::record::What;
-use crate::wire::codec::MAX_SENDERS;
-use crate::wire::{Direction, Heard, Keyring, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT};
+use crate::share::{Allotment, Link, Sharing};
+use crate::sockets::flows::{Flows, Tracked};
+use crate::sockets::owners::{Owners, Unidentified};
 use action::{Action, Input, Niced};
-use allotment::{Allotment, Link, Sharing};
 use classes::Classes;
 use control::Control;
 use early::Early;
 use enforcement::Shortfalls;
-use flows::{Flows, Tracked};
 use forwarded::Cgroups;
 use nice::Niceness;
-use owners::Owners;
-use queue::Backends;
-use queue::links::{LinkRequest, Links};
-use queue::traffic::Refusal;
 use receivers::Downlink;
 
 pub mod action;
-pub mod allotment;
 mod arriving;
 pub mod by_hand;
 mod classes;
 mod control;
 mod early;
 pub mod enforcement;
-mod flows;
 mod forwarded;
-mod goodput;
-mod judged;
 pub mod limit_use;
 mod limiting;
-pub mod limits;
 pub mod nice;
-mod owners;
 mod pause;
-pub mod queue;
 mod receivers;
-mod receiving;
 mod told;
-mod trace;
-mod turns;
 mod view;
 
 pub use early::MOST_PROCESSES;
@@ -148,7 +138,7 @@ impl Network {
         Self {
             #[cfg(feature = "corpus")]
             recording: crate::corpus::recorder::Recording::of_network(now, config, &setup, setup.seed),
-            policy: allotment::from_config(config),
+            policy: crate::share::from_config(config),
             downlink: Downlink::new(config, setup.holds_windows),
             cooperates: setup.keys.is_some(),
             neighbourhood: Neighbourhood::new(now, &mut rng, setup.keys, PaceConfig::new(&config.group)),
@@ -370,7 +360,8 @@ impl Network {
         let datagrams = self.flows.iter().map(|tracked| &tracked.flow);
         let datagrams = datagrams.filter(|flow| complete && flow.protocol == Protocol::Udp);
         let owned: Vec<&Flow> = lasting.into_iter().chain(datagrams).collect();
-        self.actions.extend(self.owners.unknown(now, &owned, complete));
+        let unknown = self.owners.unknown(now, &owned, complete);
+        self.identify(unknown);
         let seen = self.flows.observe(now, flows, complete.then_some(Protocol::Tcp));
         for cookie in seen.ended {
             self.end(cookie);
@@ -388,8 +379,8 @@ impl Network {
 
     /// Nothing of UDP is limited by its socket: it has a class, which the queue is told.
     fn observe_datagrams(&mut self, now: Duration, flows: Vec<Flow>) {
-        self.actions
-            .extend(self.owners.unknown(now, &flows.iter().collect::<Vec<_>>(), false));
+        let unknown = self.owners.unknown(now, &flows.iter().collect::<Vec<_>>(), false);
+        self.identify(unknown);
         let cookies: Vec<Cookie> = flows.iter().map(|flow| flow.cookie).collect();
         let seen = self.flows.observe(now, flows, Some(Protocol::Udp));
         for cookie in seen.ended {
@@ -397,6 +388,11 @@ impl Network {
         }
         self.judge_seen(now, &cookies);
         self.enforce(now, &cookies);
+    }
+
+    fn identify(&mut self, unknown: Option<Unidentified>) {
+        let asked = unknown.map(|Unidentified { processes, cgroups }| Action::Identify { processes, cgroups });
+        self.actions.extend(asked);
     }
 
     fn end(&mut self, cookie: Cookie) {
@@ -680,4 +676,4 @@ fn name_of(flow: &Flow) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::Change;
 use crate::model::{Cookie, Flow, FlowEvent};
-use crate::network::queue::traffic::Refusal;
+use crate::queue::traffic::Refusal;
 
 /// Raised when a field changes its meaning or a kind goes; a new field or kind does not raise it. In version 1 the kinds
 /// `cap` and `queue` stood for `change`.

@@ -11,15 +11,15 @@ use crate::change::Latest;
 use crate::class::Activity;
 use crate::downlink::DownlinkView;
 use crate::model::{Class, Dscp, Flow, Interface};
-use crate::network::allotment::FoundView;
 use crate::network::by_hand::HandView;
 use crate::network::enforcement::{DownloadOrder, ElsewhereView, Enforcement, LimitsView, ShortfallView};
 use crate::network::limit_use::LimitUse;
-use crate::network::queue::QueueView;
-use crate::network::queue::links::LinkView;
-use crate::network::queue::traffic::Refusal;
+use crate::peers::{Counters, Peer, Sender};
 use crate::priority::PriorityStatus;
-use crate::wire::{Counters, Peer, Sender};
+use crate::queue::QueueView;
+use crate::queue::links::LinkView;
+use crate::queue::traffic::Refusal;
+use crate::share::FoundView;
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Status {

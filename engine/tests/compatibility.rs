@@ -3,7 +3,7 @@
 
 use giveway_engine::config::{BackendName, Config};
 use giveway_engine::model::{CaState, Class};
-use giveway_engine::wire::{Direction, Keyring, Purpose, Refusal, Report, Sender, UNLIMITED_KBIT};
+use giveway_engine::peers::{Direction, Keyring, Purpose, Refusal, Report, Sender, UNLIMITED_KBIT};
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex

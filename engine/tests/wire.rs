@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use giveway_engine::wire::pace::{MAX_ANNOUNCED_REPORTS, report_airtime_us};
-use giveway_engine::wire::session::{CHALLENGE_AGE, MAX_BELIEVED, MAX_CANDIDATES};
-use giveway_engine::wire::{
+use giveway_engine::peers::pace::{MAX_ANNOUNCED_REPORTS, report_airtime_us};
+use giveway_engine::peers::session::{CHALLENGE_AGE, MAX_BELIEVED, MAX_CANDIDATES};
+use giveway_engine::peers::{
     Direction, Heard, Key, Keyring, Neighbourhood, Outgoing, PaceConfig, Purpose, Refusal, Report, Sender,
     UNLIMITED_KBIT,
 };
@@ -806,7 +806,7 @@ fn a_start_is_announced_more_than_once_even_after_another() {
 
 #[test]
 fn a_key_file_holds_one_key_or_two_and_its_errors_tell_nothing_of_it() {
-    use giveway_engine::wire::KeyError;
+    use giveway_engine::peers::KeyError;
     let line = Key::from_secret([0xab; 32]).reveal();
     assert_eq!(line, format!("giveway-key-1:{}", "ab".repeat(32)));
     let error = |text: &str| Keyring::parse(text).unwrap_err();

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use giveway_engine::wire::{
+use giveway_engine::peers::{
     Counters, Direction, Heard, Key, Keyring, Neighbourhood, PaceConfig, Purpose, Refusal, Report, Sender, VERSION,
 };
 use proptest::collection::vec;

@@ -5,7 +5,7 @@
 #![no_main]
 
 use giveway_engine::config::Config;
-use giveway_engine::wire::Keyring;
+use giveway_engine::peers::Keyring;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use giveway_engine::model::{CaState, Class};
-use giveway_engine::wire::session::{MAX_BELIEVED, MAX_CANDIDATES};
-use giveway_engine::wire::{
+use giveway_engine::peers::session::{MAX_BELIEVED, MAX_CANDIDATES};
+use giveway_engine::peers::{
     Direction, Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, Outgoing, PaceConfig, Report, Sender, UNLIMITED_KBIT,
 };
 use libfuzzer_sys::fuzz_target;

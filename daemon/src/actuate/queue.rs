@@ -12,8 +12,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use giveway_engine::config::{Config, Deadline};
 use giveway_engine::model::{Cookie, ProcessId, Treatment};
-use giveway_engine::network::queue::traffic::Served;
-use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, Uplink};
+use giveway_engine::queue::traffic::Served;
+use giveway_engine::queue::{Backend, BackgroundFlow, Plan, Uplink};
 use libbpf_rs::MapHandle;
 use nix::errno::Errno;
 

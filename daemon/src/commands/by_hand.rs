@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use giveway_engine::model::{Class, ProcessId};
 use giveway_engine::network::by_hand::HandView;
-use giveway_engine::network::queue::BackgroundFlow;
+use giveway_engine::queue::BackgroundFlow;
 use giveway_engine::rate;
 
 use crate::commands::args::{Json, RateArgs, classes};

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use giveway_engine::config::RateMbit;
-use giveway_engine::network::queue::Plan;
-use giveway_engine::network::queue::links::{LinkRates, LinkView};
+use giveway_engine::queue::Plan;
+use giveway_engine::queue::links::{LinkRates, LinkView};
 use giveway_engine::rate;
 use serde_json::json;
 

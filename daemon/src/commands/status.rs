@@ -8,10 +8,10 @@ use giveway_engine::class::{Activity, ClassMark, LinkMarks};
 use giveway_engine::downlink::DownlinkView;
 use giveway_engine::model::{Class, Owner, Protocol};
 use giveway_engine::network::limit_use::WayUse;
-use giveway_engine::network::queue::links::LinkView;
-use giveway_engine::network::queue::traffic::{Band, QueueCounters};
-use giveway_engine::network::queue::{Plan, QueueView};
 use giveway_engine::priority::PriorityStatus;
+use giveway_engine::queue::links::LinkView;
+use giveway_engine::queue::traffic::{Band, QueueCounters};
+use giveway_engine::queue::{Plan, QueueView};
 use giveway_engine::status::{FlowView, NeighbourView, NetworkStatus, ReceivingView, Status};
 
 use crate::commands::args::Json;

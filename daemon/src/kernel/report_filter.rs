@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use anyhow::{Context as _, Result};
-use giveway_engine::wire::{Filtered, MAGIC, MAX_DATAGRAM_BYTES, MIN_DATAGRAM_BYTES, VERSION};
+use giveway_engine::peers::{Filtered, MAGIC, MAX_DATAGRAM_BYTES, MIN_DATAGRAM_BYTES, VERSION};
 use libbpf_rs::MapHandle;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use socket2::Socket;

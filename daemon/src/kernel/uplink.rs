@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::os::fd::AsRawFd as _;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::network::queue::{RootQdisc, Uplink};
+use giveway_engine::queue::{RootQdisc, Uplink};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::netlink::{Body, Netlink, attribute, text, u16_at, u32_at};

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use giveway_engine::config::Config;
 use giveway_engine::network::Network;
 use giveway_engine::network::action::{Action, Input};
-use giveway_engine::network::queue::Uplink;
+use giveway_engine::queue::Uplink;
 use giveway_engine::status::Cost;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{self, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};

@@ -11,9 +11,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use giveway_engine::change::Setting;
 use giveway_engine::config::{self, BackendName, Config, Control, RateMbit};
-use giveway_engine::network::queue::Backends;
 use giveway_engine::network::{Background, Network, Setup};
 use giveway_engine::priority::{Names, Priority};
+use giveway_engine::queue::Backends;
 use nix::sys::prctl::set_dumpable;
 use nix::unistd::Group;
 

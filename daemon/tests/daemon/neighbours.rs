@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use giveway_engine::wire::{Keyring, MAGIC, MAX_DATAGRAM_BYTES, VERSION};
+use giveway_engine::peers::{Keyring, MAGIC, MAX_DATAGRAM_BYTES, VERSION};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};

@@ -19,12 +19,12 @@ use crate::model::{
 use crate::network::action::{Action, Input, Niced, Outcome};
 use crate::network::by_hand::{SetByHand, Target};
 use crate::network::enforcement::Elsewhere;
-use crate::network::queue::links::LinkRates;
-use crate::network::queue::traffic::{Band, Bands, ByQdisc, QueueCounters, Refusal, RefusalReason, Refused, Served};
-use crate::network::queue::{Backend, Backends, BackgroundFlow, Plan, RateSource, Request, RootQdisc, Tuning, Uplink};
 use crate::network::{Background, Setup};
+use crate::peers::{Filtered, Keyring, Outgoing};
+use crate::queue::links::LinkRates;
+use crate::queue::traffic::{Band, Bands, ByQdisc, QueueCounters, Refusal, RefusalReason, Refused, Served};
+use crate::queue::{Backend, Backends, BackgroundFlow, Plan, RateSource, Request, RootQdisc, Tuning, Uplink};
 use crate::record::What;
-use crate::wire::{Filtered, Keyring, Outgoing};
 
 fields! {
     // What an engine is made with.

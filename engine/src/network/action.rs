@@ -14,11 +14,11 @@ use crate::model::{
 };
 use crate::network::by_hand::SetByHand;
 use crate::network::enforcement::Elsewhere;
-use crate::network::queue::links::LinkRates;
-use crate::network::queue::traffic::{QueueCounters, Refusal};
-use crate::network::queue::{Request, Uplink};
+use crate::peers::{Filtered, Keyring, Outgoing};
+use crate::queue::links::LinkRates;
+use crate::queue::traffic::{QueueCounters, Refusal};
+use crate::queue::{Request, Uplink};
 use crate::record::What;
-use crate::wire::{Filtered, Keyring, Outgoing};
 
 /// An observation.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Network;
-use super::flows::Tracked;
 use crate::downlink::WAITS;
 use crate::model::{Class, Cookie, Protocol};
+use crate::sockets::flows::Tracked;
 
 /// A flow that receives less, Mbit/s, shows nothing.
 const LEAST_MBIT: f64 = 0.5;

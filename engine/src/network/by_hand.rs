@@ -17,14 +17,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Network;
 use super::enforcement::LimitsView;
-use super::flows::Tracked;
 use super::limit_use::passing as passing_of;
-use super::queue::BackgroundFlow;
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{ByHand, Word};
 use crate::downlink::Passing;
 use crate::model::{ChosenLimit, Class, Cookie, Flow, LimitNumber, Process, ProcessId, Rates, unit_of};
+use crate::queue::BackgroundFlow;
 use crate::rate;
+use crate::sockets::flows::Tracked;
 
 /// Of why a limit does not hold for all of its flows.
 const MOST_REASONS: usize = 4;

@@ -10,12 +10,7 @@ use std::time::Duration;
 
 use super::action::Action;
 use super::by_hand::{Hand, Target};
-use super::flows::Tracked;
-use super::judged::{Basis, uid_of};
-use super::owners::Owners;
-use super::queue::BackgroundFlow;
 use super::told::Told;
-use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{
@@ -25,6 +20,11 @@ use crate::config::Background;
 use crate::downlink::Way;
 use crate::matcher::{Ends, Marks};
 use crate::model::{Class, Cookie, Device, Dscp, Flow, Limit, LimitNumber, Process, Treatment};
+use crate::queue::BackgroundFlow;
+use crate::sockets::flows::Tracked;
+use crate::sockets::judged::{Basis, uid_of};
+use crate::sockets::owners::Owners;
+use crate::turns::Turns;
 
 /// What counts for all is active for what is forwarded; whose that is is not known.
 const ROOT: u32 = 0;

@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::flows::Tracked;
-use super::limits::{Grounds, Wanted, shown_by};
 use super::{Background, Network};
 use crate::change::{Setting, Value};
 use crate::model::{Class, Cookie, Protocol};
+use crate::sockets::flows::Tracked;
+use crate::sockets::limits::{Grounds, Wanted, shown_by};
 
 /// The kernel numbers it so in every network namespace. There is nobody on it to give way to.
 const LOOPBACK: u32 = 1;

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use super::action::Action;
 use super::classes::{COST_OF_A_STEP, Classes};
 use super::nice::Niceness;
-use super::turns::Turns;
 use crate::class::Meant;
 use crate::model::{Fingerprint, Nice, Process, ProcessId, RuleId, Treatment};
+use crate::turns::Turns;
 
 /// Entries of the kernel's table.
 pub const MOST_PROCESSES: usize = 4096;

@@ -16,8 +16,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::flows::Tracked;
-use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{By, Verdict};
@@ -25,6 +23,8 @@ use crate::config::Config;
 use crate::downlink::{Order, Way};
 use crate::model::{Class, Cookie, Device, Flow, LimitNumber, LimitNumbers, ProcessId, Protocol, Rates};
 use crate::rate::mbit;
+use crate::sockets::flows::Tracked;
+use crate::turns::Turns;
 
 /// Flows that are looked up among the queues in one pass.
 const TRACED_AT_ONCE: usize = 64;

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Network;
-use super::flows::Tracked;
 use crate::downlink::{DownlinkView, OrderView, Passing};
 use crate::model::{Class, Limit, LimitNumber, LimitNumbers, RateLimit};
 use crate::rate::mbit;
+use crate::sockets::flows::Tracked;
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]

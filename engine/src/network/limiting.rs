@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use super::action::{Action, Outcome};
-use super::allotment::{Limits, Link, Member};
-use super::limits::{Doubt, Grounds, SETTINGS, Terms, Wanted, shown_by};
 use super::pause::PAUSE;
 use super::{Network, control, link, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::model::Cookie;
+use crate::share::{Limits, Link, Member};
+use crate::sockets::limits::{Doubt, Grounds, SETTINGS, Terms, Wanted, shown_by};
 
 /// Why a limit was lifted that a policy would have kept.
 pub(super) const ELSEWHERE: &str = "the connection no longer leaves by the managed interface";

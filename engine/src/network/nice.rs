@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use super::action::{Action, Niced};
 use super::pause::PAUSE;
-use super::turns::Turns;
 use crate::back_off::BackOff;
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{By, Rules, Verdict};
 use crate::model::{Class, Nice, Process, ProcessId};
+use crate::turns::Turns;
 
 /// Each costs two walks over its threads, and two system calls a thread.
 const AT_ONCE: usize = 64;

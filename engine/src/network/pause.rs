@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use super::limits::Wanted;
 use super::{Network, WAYS};
 use crate::change::Value;
 use crate::model::Cookie;
+use crate::sockets::limits::Wanted;
 
 /// The rule of what a pause takes back.
 pub(super) const PAUSE: &str = "pause";

@@ -8,16 +8,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::allotment::{self, Allotment, HEADER_BYTES, Member, Sharing};
-use super::flows::Tracked;
 use super::limiting::ELSEWHERE;
-use super::limits::{Grounds, Terms, Wanted};
 use super::{Network, link};
 use crate::change::{Setting, Value};
 use crate::config::Config;
 use crate::model::{CaState, Class, Cookie};
+use crate::peers::{Direction, Sender, UNLIMITED_KBIT};
+use crate::share::{Allotment, HEADER_BYTES, Member, Sharing};
+use crate::sockets::flows::Tracked;
+use crate::sockets::limits::{Grounds, Terms, Wanted};
 use crate::status::ReceivingView;
-use crate::wire::{Direction, Sender, UNLIMITED_KBIT};
 
 /// A window is what holds a connection that has more than this part of it under way.
 const FULL: f64 = 0.7;
@@ -43,7 +43,7 @@ pub(super) struct Downlink {
 impl Downlink {
     /// None where nothing of what is received is limited.
     pub fn new(config: &Config, holds_windows: bool) -> Option<Self> {
-        let policy = allotment::of_receivers(config).filter(|_| holds_windows)?;
+        let policy = crate::share::of_receivers(config).filter(|_| holds_windows)?;
         Some(Self {
             policy,
             payload_bytes: config.cap.segment_bytes.saturating_sub(HEADER_BYTES).max(1),

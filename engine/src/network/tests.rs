@@ -8,7 +8,7 @@ use super::limiting::ELSEWHERE;
 use super::*;
 use crate::change::{Setting, Value};
 use crate::model::{CaState, Cookie, Device, Owner, TcpState};
-use crate::network::allotment::FoundPhase;
+use crate::share::FoundPhase;
 
 mod active;
 pub mod by_hand;
@@ -187,7 +187,7 @@ fn caps(actions: &[Action]) -> Vec<(Cookie, Option<u32>)> {
     let cap = |action: &Action| match action {
         Action::Limit { cookie, limits } => {
             assert_eq!((limits.len(), &limits[0].0), (1, &Setting::Cap), "only cwnd is limited");
-            Some((*cookie, limits::segments(&limits[0].1)))
+            Some((*cookie, crate::sockets::limits::segments(&limits[0].1)))
         }
         _ => None,
     };

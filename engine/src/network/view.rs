@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use super::flows::Tracked;
-use super::goodput::Rates;
-use super::limits::segments;
-use super::queue::QueueView;
 use super::{Network, name_of};
 use crate::change::{Latest, Setting, Subject, Value};
 use crate::model::{Protocol, unit_of};
+use crate::queue::QueueView;
+use crate::sockets::flows::Tracked;
+use crate::sockets::goodput::Rates;
+use crate::sockets::limits::segments;
 use crate::status::{FlowView, NeighbourView, NetworkStatus, PolicyView, ReportView};
 
 impl Network {

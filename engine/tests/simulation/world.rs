@@ -10,11 +10,11 @@ use giveway_engine::change::{Setting, Value};
 use giveway_engine::config::Config;
 use giveway_engine::model::{CaState, Cookie, Flow, FlowEvent, Interface, TcpState};
 use giveway_engine::network::action::{Action, Input, Outcome};
-use giveway_engine::network::limits::segments;
-use giveway_engine::network::queue::Backends;
 use giveway_engine::network::{Background, Network, Setup};
+use giveway_engine::peers::{Keyring, Outgoing};
+use giveway_engine::queue::Backends;
 use giveway_engine::record::What;
-use giveway_engine::wire::{Keyring, Outgoing};
+use giveway_engine::sockets::limits::segments;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use giveway_engine::network::queue::{Backend, QueueView};
+use giveway_engine::queue::{Backend, QueueView};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

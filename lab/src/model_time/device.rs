@@ -13,10 +13,10 @@ use giveway_engine::change::{Setting, Value};
 use giveway_engine::config::Config;
 use giveway_engine::model::{Cookie, Flow, Interface, TcpState};
 use giveway_engine::network::action::{Action, Input, Outcome};
-use giveway_engine::network::limits::segments;
-use giveway_engine::network::queue::Backends;
 use giveway_engine::network::{Background, Network, Setup};
-use giveway_engine::wire::{Keyring, Outgoing};
+use giveway_engine::peers::{Keyring, Outgoing};
+use giveway_engine::queue::Backends;
+use giveway_engine::sockets::limits::segments;
 
 use super::packet::MSS_BYTES;
 use super::sender::TcpSender;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use anyhow::Result;
-use giveway_engine::wire::Outgoing;
+use giveway_engine::peers::Outgoing;
 
 use super::connection::{Connection, Plan};
 use super::device::{Device, PASS_NS, Shown};

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use giveway_engine::model::{CaState, Class};
-use giveway_engine::wire::codec::MAX_SENDERS;
-use giveway_engine::wire::{
+use giveway_engine::peers::codec::MAX_SENDERS;
+use giveway_engine::peers::{
     Direction, Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT,
 };
 use nix::sys::socket::{setsockopt, sockopt};

@@ -14,9 +14,9 @@ use giveway_engine::class::{MOST_COMMAND_LIMITS, MOST_LIMITS, MOST_PACKET_RULES,
 use giveway_engine::config::MOST_LINKS;
 use giveway_engine::config::{Deadline, MOST_FLOWS};
 use giveway_engine::model::{Cookie, ProcessId, Treatment};
-use giveway_engine::network::queue::traffic::Refusal;
-use giveway_engine::network::queue::{BackgroundFlow, Plan};
 use giveway_engine::network::{MOST_CGROUPS, MOST_PROCESSES, MOST_TOLD};
+use giveway_engine::queue::traffic::Refusal;
+use giveway_engine::queue::{BackgroundFlow, Plan};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, ProgramMut};
 

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::network::queue::traffic::{ByQdisc, Served};
+use giveway_engine::queue::traffic::{ByQdisc, Served};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
 

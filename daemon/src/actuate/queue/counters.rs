@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
-use giveway_engine::network::queue::Backend;
-use giveway_engine::network::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refused, Served};
+use giveway_engine::queue::Backend;
+use giveway_engine::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refused, Served};
 
 use super::admission::Admission;
 use super::bpf_qdisc::BpfQdisc;

@@ -9,9 +9,9 @@
 //! from skb->priority, which admission sets, so there are no filters; whatever names no class is best effort.
 
 use anyhow::{Context as _, Result};
-use giveway_engine::network::queue::Plan;
-use giveway_engine::network::queue::band_rates::BandRates;
-use giveway_engine::network::queue::traffic::Served;
+use giveway_engine::queue::Plan;
+use giveway_engine::queue::band_rates::BandRates;
+use giveway_engine::queue::traffic::Served;
 use nix::errno::Errno;
 
 use super::undo::is_ours;

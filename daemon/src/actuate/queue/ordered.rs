@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use giveway_engine::network::queue::Backend;
+use giveway_engine::queue::Backend;
 
 use super::QueueActuator;
 use crate::kernel::qdisc::{self, ROOT};

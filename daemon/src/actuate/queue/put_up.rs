@@ -3,7 +3,7 @@
 //! plan left. Never touches a qdisc that another tool put in place of ours.
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use giveway_engine::network::queue::{Backend, Plan, RootQdisc, Tuning, may_replace};
+use giveway_engine::queue::{Backend, Plan, RootQdisc, Tuning, may_replace};
 
 use super::undo::{Before, is_ours};
 use super::{Link, QueueActuator, htb};

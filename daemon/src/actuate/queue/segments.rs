@@ -3,7 +3,7 @@
 //! had.
 
 use anyhow::{Context as _, Result};
-use giveway_engine::network::queue::Plan;
+use giveway_engine::queue::Plan;
 
 use super::QueueActuator;
 use crate::kernel::netlink::{IFLA_GROUP, IFLA_GSO_MAX_SEGS, Netlink, RTM_NEWLINK};

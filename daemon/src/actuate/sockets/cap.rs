@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use giveway_engine::change::{Setting, Value};
 use giveway_engine::model::{CaState, Cookie};
 use giveway_engine::network::action::Outcome;
-use giveway_engine::network::limits::segments;
+use giveway_engine::sockets::limits::segments;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, ProgramMut};
 

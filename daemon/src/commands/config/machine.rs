@@ -10,8 +10,8 @@ use std::time::Duration;
 use giveway_engine::class::Rules;
 use giveway_engine::config::{BackendName, Config, LocalTraffic};
 use giveway_engine::downlink::PART;
-use giveway_engine::network::queue::links::{LinkView, Links};
-use giveway_engine::network::queue::{Backend, Backends, Uplink};
+use giveway_engine::queue::links::{LinkView, Links};
+use giveway_engine::queue::{Backend, Backends, Uplink};
 use nix::net::if_::if_nametoindex;
 
 use crate::actuate::filters;

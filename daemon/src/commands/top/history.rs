@@ -5,7 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use giveway_engine::model::{Cookie, Flow};
-use giveway_engine::network::queue::links::LinkView;
+use giveway_engine::queue::links::LinkView;
 use giveway_engine::status::Status;
 
 /// Of one counter.

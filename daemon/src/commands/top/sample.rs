@@ -57,7 +57,7 @@ fn flow(number: usize) -> Value {
 }
 
 fn reports() -> Value {
-    let counters = serde_json::to_value(giveway_engine::wire::Counters::default()).unwrap();
+    let counters = serde_json::to_value(giveway_engine::peers::Counters::default()).unwrap();
     let mut reports = json!({"interval_ms": 100, "airtime_percent": 0.1});
     reports
         .as_object_mut()

@@ -12,9 +12,9 @@ use giveway_engine::change::Latest;
 use giveway_engine::class::Activity;
 use giveway_engine::model::Class;
 use giveway_engine::network::limit_use::{LimitUse, WayUse};
-use giveway_engine::network::queue::Plan;
-use giveway_engine::network::queue::links::LinkView;
 use giveway_engine::priority::PriorityStatus;
+use giveway_engine::queue::Plan;
+use giveway_engine::queue::links::LinkView;
 use giveway_engine::status::{FlowView, NeighbourView, Status};
 use serde::Serialize;
 
@@ -341,7 +341,7 @@ impl ShownLink {
 }
 
 impl ShownBand {
-    fn new(band: &'static str, served: &giveway_engine::network::queue::traffic::Served) -> Self {
+    fn new(band: &'static str, served: &giveway_engine::queue::traffic::Served) -> Self {
         let seconds = |us: u64| us as f64 / 1e6;
         let more = served.more;
         Self {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What page and figures both say of a queue.
 
-use giveway_engine::network::queue::QueueView;
+use giveway_engine::queue::QueueView;
 
 pub fn rate(queue: &QueueView) -> Option<u64> {
     queue.in_force.as_ref()?.tuning.rate_bytes_per_s

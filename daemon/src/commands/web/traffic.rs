@@ -191,7 +191,7 @@ pub mod tests {
             "passes": {"count": 1, "cpu_us": 1, "max_us": 1}, "walks": {"count": 1, "cpu_us": 1, "max_us": 1},
             "taken_t_ns": second * 1_000_000_000, "interface": null, "flows": flows, "neighbours": [],
             "policy": {"name": "none", "senders": 1, "connections": 1, "cooperates": false, "dry_run": false},
-            "reports": serde_json::to_value(giveway_engine::wire::Counters::default()).map(|mut counters| {
+            "reports": serde_json::to_value(giveway_engine::peers::Counters::default()).map(|mut counters| {
                 counters["interval_ms"] = json!(1000);
                 counters["airtime_percent"] = json!(0.0);
                 counters

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 
 use giveway_engine::change::{Change, Value};
-use giveway_engine::network::queue::traffic::RefusalReason;
+use giveway_engine::queue::traffic::RefusalReason;
 
 use super::*;
 

@@ -9,9 +9,9 @@ use giveway_engine::downlink::{LeftOut, Plan, Way};
 use giveway_engine::network::action::Niced;
 use giveway_engine::network::action::{Action, Input};
 use giveway_engine::network::enforcement::is_shortfall;
-use giveway_engine::network::queue::Request;
+use giveway_engine::peers::Outgoing;
+use giveway_engine::queue::Request;
 use giveway_engine::record::What;
-use giveway_engine::wire::Outgoing;
 
 use super::Running;
 use crate::actuate::nice::NiceActuator;

@@ -11,8 +11,8 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use giveway_engine::model::{ChosenLimit, Class, Limit, Process, ProcessId, Rates, Treatment};
 use giveway_engine::network::action::Input;
 use giveway_engine::network::by_hand::{MOST_PROCESSES, SetByHand, Target};
-use giveway_engine::network::queue::BackgroundFlow;
-use giveway_engine::network::queue::links::LinkRates;
+use giveway_engine::queue::BackgroundFlow;
+use giveway_engine::queue::links::LinkRates;
 use giveway_engine::rate;
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,7 @@
 //! The end of the loop: everything that was changed is put back.
 
 use anyhow::{Context as _, Result};
-use giveway_engine::wire::Outgoing;
+use giveway_engine::peers::Outgoing;
 
 use super::Running;
 use crate::journal;

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use anyhow::{Result, bail, ensure};
 use giveway_engine::model::{Choice, ChosenLimit, Class, LimitNumber, Process, Rates};
 use giveway_engine::network::action::Input;
-use giveway_engine::network::queue::Backend;
-use giveway_engine::network::queue::links::LinkView;
+use giveway_engine::queue::Backend;
+use giveway_engine::queue::links::LinkView;
 use giveway_engine::status::{DaemonStatus, Status};
 use tokio::sync::mpsc;
 

@@ -17,8 +17,8 @@ use giveway::place::{Lock, Place};
 use giveway_engine::class::LinkMarks;
 use giveway_engine::config::Config;
 use giveway_engine::model::{Class, Cookie, LimitNumbers, Treatment};
-use giveway_engine::network::queue::traffic::QueueCounters;
-use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, Tuning};
+use giveway_engine::queue::traffic::QueueCounters;
+use giveway_engine::queue::{Backend, BackgroundFlow, Plan, Tuning};
 use libbpf_rs::libbpf_sys::{
     BPF_TCX_EGRESS, bpf_prog_get_fd_by_id, bpf_prog_query_opts, bpf_prog_test_run_opts, bpf_test_run_opts,
 };

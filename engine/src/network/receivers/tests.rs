@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::super::action::{Action, Input, Outcome};
-use super::super::queue::Backends;
 use super::super::tests::{by_hand, interface, upload};
 use super::super::{Background, Setup};
 use super::*;
 use crate::config::Config;
 use crate::model::{Class, Flow};
-use crate::wire::{Key, Keyring};
+use crate::peers::{Key, Keyring};
+use crate::queue::Backends;
 
 const FOUND: &str = "[cap]\npolicy = \"found\"\ndownlink = true\n";
 const COOKIE: Cookie = Cookie(7);

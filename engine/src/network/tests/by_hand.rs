@@ -5,7 +5,7 @@ use super::classes::{identify, obey, see};
 use super::*;
 use crate::model::{Choice, ChosenLimit, Class, Limit, LimitNumber, LimitNumbers, Process, ProcessId, Rates};
 use crate::network::by_hand::{SetByHand, Target};
-use crate::network::queue::BackgroundFlow;
+use crate::queue::BackgroundFlow;
 
 const ID: ProcessId = ProcessId { pid: 5, start_ns: 7 };
 const USER: u32 = 1000;

@@ -9,9 +9,9 @@ use super::*;
 use crate::class::Activity;
 use crate::config::{Cap, CapPolicyName};
 use crate::model::{Choice, Class, Limit, ProcessId, Rates};
-use crate::network::allotment::Limits;
-use crate::network::allotment::Member;
-use crate::wire::{Key, Report};
+use crate::peers::{Key, Report};
+use crate::share::Limits;
+use crate::share::Member;
 
 const SENDERS: u64 = 1000;
 const NEIGHBOUR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -103,7 +103,7 @@ impl Pair {
             ..Config::default()
         };
         let (mut device, asked) = (member_with(1, 7, &config), Arc::new(AtomicUsize::new(0)));
-        device.policy = Box::new(Counting(allotment::from_config(&config), asked.clone()));
+        device.policy = Box::new(Counting(crate::share::from_config(&config), asked.clone()));
         let mut pair = Self {
             now: Duration::ZERO,
             device,
@@ -213,7 +213,11 @@ fn requests_of_a_user(n: u64) -> Vec<Input<'static>> {
         start_ns: n,
     };
     let choice = Choice {
-        class: Some(if n.is_multiple_of(2) { Class::Background } else { Class::Bulk }),
+        class: Some(if n.is_multiple_of(2) {
+            Class::Background
+        } else {
+            Class::Bulk
+        }),
         uid: 1000,
         limit: None,
     };
@@ -396,7 +400,7 @@ fn limited_s(has_member: bool) -> Vec<u64> {
         });
         for (setting, value) in asked.into_iter().flatten() {
             if setting == Setting::Cap {
-                cap = limits::segments(&value);
+                cap = crate::sockets::limits::segments(&value);
             }
             let applied = Input::Outcomes(vec![(COOKIE, setting, Outcome::Applied)]);
             actions.extend(device.step(now, applied));

@@ -8,7 +8,7 @@ use super::*;
 use crate::downlink::{Arrival, LeftOut, Way};
 use crate::model::{Class, Prefix, Rates};
 use crate::network::enforcement::{self, Cause};
-use crate::network::queue::{RootQdisc, Uplink};
+use crate::queue::{RootQdisc, Uplink};
 
 const LIMITED: &str = "[[rule]]\nport = 5201\nclass = \"bulk\"\nupload_limit_mbit = 2.0\n";
 const BACKGROUND: &str = "[[rule]]\nport = 5201\nclass = \"background\"\n";

@@ -2,7 +2,7 @@
 //! A pause takes back what is in force, and its end brings it back.
 
 use super::*;
-use crate::network::queue::{Request, RootQdisc, Uplink};
+use crate::queue::{Request, RootQdisc, Uplink};
 
 const WHY: &str = "paused by uid 0";
 

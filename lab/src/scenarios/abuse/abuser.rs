@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use giveway_engine::model::{CaState, Class};
-use giveway_engine::wire::codec::{Direction, MAX_DOUBTS, MAX_SENDERS, Purpose, Report, Sender, UNLIMITED_KBIT};
-use giveway_engine::wire::seal::{Keyring, VERSION};
+use giveway_engine::peers::codec::{Direction, MAX_DOUBTS, MAX_SENDERS, Purpose, Report, Sender, UNLIMITED_KBIT};
+use giveway_engine::peers::seal::{Keyring, VERSION};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::time::ClockId;
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};

@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use giveway_engine::network::queue::traffic::QueueCounters;
+use giveway_engine::queue::traffic::QueueCounters;
 use serde_json::json;
 
 use super::modem_queue::start_queue;

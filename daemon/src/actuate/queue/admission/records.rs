@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use giveway_engine::class::{LinkMarks, PacketRule};
 use giveway_engine::config::Deadline;
 use giveway_engine::model::{Class, Cookie, Dscp, Prefix, Protocol, Treatment};
-use giveway_engine::network::queue::traffic::{Refusal, RefusalReason};
-use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan};
+use giveway_engine::queue::traffic::{Refusal, RefusalReason};
+use giveway_engine::queue::{Backend, BackgroundFlow, Plan};
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::AddressFamily;
 

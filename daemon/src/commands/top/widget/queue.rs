@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-use giveway_engine::network::queue::links::LinkView;
-use giveway_engine::network::queue::traffic::{Band, ByQdisc, Served};
+use giveway_engine::queue::links::LinkView;
+use giveway_engine::queue::traffic::{Band, ByQdisc, Served};
 
 use crate::commands::top::history::{History, Track};
 use crate::commands::top::table::{Cell, Column, Row, RowId, Rows, Side};

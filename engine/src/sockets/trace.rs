@@ -9,14 +9,14 @@ const BYPASSES: u8 = 3;
 /// What admission has shown of a flow that leaves by a device without a queue.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    pub(super) seen_on: Option<u32>,
-    pub(super) unseen_looks: u8,
+    pub seen_on: Option<u32>,
+    pub unseen_looks: u8,
     /// What it had delivered at the last look.
-    pub(super) delivered: u32,
+    pub delivered: u32,
     /// Since when it is not enforced, in each direction.
-    pub(super) short_since: [Option<Duration>; 2],
+    pub short_since: [Option<Duration>; 2],
     /// At so many looks in a row more of it arrived than its queue let pass.
-    pub(super) bypasses: u8,
+    pub bypasses: u8,
 }
 
 impl Trace {

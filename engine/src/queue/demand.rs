@@ -89,7 +89,7 @@ impl Demand {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::queue::traffic::Served;
+    use crate::queue::traffic::Served;
 
     fn counters(background: u64, waiting: u64) -> QueueCounters {
         let mut counters = QueueCounters::default();

@@ -2,7 +2,7 @@
 //! Several links: each has its own rate and its own troubles; they come, go, and give way to each other.
 
 use super::*;
-use crate::network::queue::{Backend, RootQdisc};
+use crate::queue::{Backend, RootQdisc};
 
 const NOW: Duration = Duration::from_secs(100);
 

@@ -5,7 +5,7 @@
 use super::super::{HEADER_BYTES, Link, Member};
 use super::seen::Demand;
 use crate::model::Class;
-use crate::wire::{Direction, Peer, Sender, UNLIMITED_KBIT};
+use crate::peers::{Direction, Peer, Sender, UNLIMITED_KBIT};
 
 /// In flight beside the share: what a receiver that acknowledges every second segment holds back, and one that is sent.
 pub const HELD_BACK_SEGMENTS: f64 = 3.0;

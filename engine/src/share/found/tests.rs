@@ -8,8 +8,8 @@ use rand_chacha::rand_core::SeedableRng;
 
 use super::*;
 use crate::config::{CapPolicyName, Config};
-use crate::network::allotment::Sharing;
-use crate::wire::{Neighbourhood, PaceConfig, Sender};
+use crate::peers::{Neighbourhood, PaceConfig, Sender};
+use crate::share::Sharing;
 
 const SEGMENT_BYTES: f64 = 1_448.0;
 const RTT_S: f64 = 0.1;
@@ -633,7 +633,7 @@ fn nothing_that_is_received_is_shared_unless_that_is_asked_for() {
             ..Config::default()
         };
         assert_eq!(
-            crate::network::allotment::of_receivers(&config).is_some(),
+            crate::share::of_receivers(&config).is_some(),
             shares,
             "{policy:?}, {downlink}"
         );
@@ -1141,7 +1141,7 @@ fn a_neighbours_download_beside_what_trickles_there_stands_for_all_of_its_share(
         retransmits: 0,
         direction: Direction::Down,
         class: Class::Standard,
-        demand_kbit: crate::wire::UNLIMITED_KBIT,
+        demand_kbit: crate::peers::UNLIMITED_KBIT,
     };
     let senders = [told(20_000, 176, true), told(640, 6, false), told(640, 6, false)];
     let known = group::of_device(&senders, Direction::Down, SEGMENT_BYTES, mbit(20.0));
@@ -1649,7 +1649,7 @@ fn who_gets_something_through_is_counted_without_weights() {
         retransmits: 0,
         direction: Direction::Up,
         class,
-        demand_kbit: crate::wire::UNLIMITED_KBIT,
+        demand_kbit: crate::peers::UNLIMITED_KBIT,
     };
     let of = |own: usize, told: &[&[Sender]]| {
         let neighbours: Vec<Sending> = told
@@ -1866,7 +1866,7 @@ fn upload_beside_slow_readers_mbit(readers: u64) -> f64 {
         };
         let slow = (0..if now_s > 20.0 { readers } else { 0 }).map(slow);
         let members: Vec<Member> = std::iter::once(upload).chain(slow).collect();
-        let link = crate::network::allotment::Link {
+        let link = crate::share::Link {
             sharing: Sharing {
                 devices: 1,
                 connections: members.len() as u32,

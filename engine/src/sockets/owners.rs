@@ -8,9 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::Action;
-use super::turns::Turns;
 use crate::model::{Flow, Process, ProcessId};
+use crate::turns::Turns;
 
 /// Of each kind.
 const KEPT: usize = 4096;
@@ -27,9 +26,16 @@ pub struct Owners {
     cgroups: Known<u64, Arc<str>>,
 }
 
+/// What is to be read.
+#[derive(Debug)]
+pub struct Unidentified {
+    pub processes: Vec<ProcessId>,
+    pub cgroups: Vec<u64>,
+}
+
 impl Owners {
     /// What the flows name and nothing is known of. After a complete pass whatever is not in it is forgotten.
-    pub fn unknown(&mut self, now: Duration, flows: &[&Flow], complete: bool) -> Option<Action> {
+    pub fn unknown(&mut self, now: Duration, flows: &[&Flow], complete: bool) -> Option<Unidentified> {
         let ids = || {
             let id = |flow: &&Flow| Some((flow.user(), flow.process()?));
             flows.iter().filter_map(id)
@@ -43,7 +49,7 @@ impl Owners {
         let cgroups = self.cgroups.ask(now, cgroup_ids(), UNKNOWN_AT_ONCE);
         let left = ASKED_AT_ONCE - processes.len() - cgroups.len();
         processes.extend(self.processes.ask_again(now, ids(), left));
-        (!processes.is_empty() || !cgroups.is_empty()).then_some(Action::Identify { processes, cgroups })
+        (!processes.is_empty() || !cgroups.is_empty()).then_some(Unidentified { processes, cgroups })
     }
 
     /// Whether anything is news.

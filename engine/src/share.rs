@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::change::{Setting, Value};
 use crate::config::{CapPolicyName, Config};
 use crate::model::{Class, Cookie};
-use crate::network::queue::traffic::QueueCounters;
-use crate::wire::{Direction, Neighbourhood};
+use crate::peers::{Direction, Neighbourhood};
+use crate::queue::traffic::QueueCounters;
 
 mod fixed;
 mod found;

@@ -15,7 +15,7 @@ use super::{Allotment, FLOOR_SEGMENTS, Link, Member};
 use super::{FoundPhase, FoundView};
 use crate::config::{Cap, Prefer};
 use crate::model::{Class, Cookie};
-use crate::wire::Direction;
+use crate::peers::Direction;
 
 mod control;
 mod group;

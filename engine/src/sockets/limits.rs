@@ -8,7 +8,7 @@
 
 use crate::change::{Setting, Value};
 use crate::model::{Cookie, Flow};
-use crate::network::allotment::Sharing;
+use crate::share::Sharing;
 
 /// A raise goes to at most 5/4 of the present cap, once a pass.
 const STEP: (u32, u32) = (5, 4);

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use crate::change::{Setting, Value};
 use crate::model::{CaState, Class, Cookie, Flow, FlowEvent, Process, Protocol};
-use crate::network::allotment::Member;
-use crate::network::goodput::Goodput;
-use crate::network::judged::{Judged, uid_of};
-use crate::network::limits::{Doubt, Held, shown_by};
-use crate::network::receiving::Receiving;
-use crate::network::trace::Trace;
+use crate::share::Member;
+use crate::sockets::goodput::Goodput;
+use crate::sockets::judged::{Judged, uid_of};
+use crate::sockets::limits::{Doubt, Held, shown_by};
+use crate::sockets::receiving::Receiving;
+use crate::sockets::trace::Trace;
 
 /// A socket sends when data was queued in this many successive passes ...
 const SENDING_AFTER_PASSES: u32 = 2;
