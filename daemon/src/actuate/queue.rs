@@ -19,6 +19,7 @@ use nix::errno::Errno;
 
 use crate::journal::Journal;
 use crate::kernel::netlink::{Netlink, refused};
+use crate::kernel::qdisc::Qdisc;
 use crate::kernel::uplink;
 use crate::place::Place;
 
@@ -38,7 +39,7 @@ pub mod undo;
 use admission::{Admission, Received};
 use bpf_qdisc::BpfQdisc;
 use forwarded::Containers;
-use undo::{Before, UNDO, is_ours};
+use undo::{Before, UNDO};
 
 /// Real time, streams, best effort, background.
 const BANDS: usize = 4;
@@ -249,4 +250,8 @@ impl QueueActuator {
         let missing = [nice, early, gate, containers];
         missing.into_iter().flatten().chain(left).collect()
     }
+}
+
+pub fn is_ours(qdisc: &Qdisc) -> bool {
+    qdisc.handle == HANDLE && (qdisc.kind == htb::KIND || qdisc.kind.starts_with(bpf_qdisc::KIND_PREFIX))
 }

@@ -14,8 +14,7 @@ use giveway_engine::queue::band_rates::BandRates;
 use giveway_engine::queue::traffic::Served;
 use nix::errno::Errno;
 
-use super::undo::is_ours;
-use super::{BANDS, HANDLE};
+use super::{BANDS, HANDLE, is_ours};
 use crate::kernel::netlink::{Body, NLM_F_CREATE, NLM_F_REPLACE, Netlink, RTM_NEWQDISC, RTM_NEWTCLASS, refused};
 use crate::kernel::qdisc::{self, OPTIONS, ROOT, tcmsg};
 use crate::kernel::skeletons::admission::types::gw_most;

@@ -5,8 +5,8 @@
 use anyhow::{Context as _, Result, anyhow, ensure};
 use giveway_engine::queue::{Backend, Plan, RootQdisc, Tuning, may_replace};
 
-use super::undo::{Before, is_ours};
-use super::{Link, QueueActuator, htb};
+use super::undo::Before;
+use super::{Link, QueueActuator, htb, is_ours};
 use crate::kernel::elsewhere::Identity;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::{qdisc, uplink};

@@ -8,7 +8,7 @@ use nix::net::if_::if_indextoname;
 use serde::{Deserialize, Serialize};
 
 use super::segments::{SINGLE_SEGMENTS, set_gso_max_segments};
-use super::{HANDLE, QueueActuator, bpf_qdisc, htb};
+use super::{HANDLE, QueueActuator, is_ours};
 use crate::actuate::{download, upload};
 use crate::journal::Entry;
 use crate::journal::register::{JournalFile, Undo};
@@ -233,8 +233,4 @@ fn restore(netlink: &mut Netlink, before: &Before) -> Result<()> {
     };
     ensure!(is_back, "{now:?} stands there in place of {qdisc:?}");
     Ok(())
-}
-
-pub fn is_ours(qdisc: &Qdisc) -> bool {
-    qdisc.handle == HANDLE && (qdisc.kind == htb::KIND || qdisc.kind.starts_with(bpf_qdisc::KIND_PREFIX))
 }

@@ -15,7 +15,7 @@ use giveway_engine::queue::{Backend, Backends, Uplink};
 use nix::net::if_::if_nametoindex;
 
 use crate::actuate::filters;
-use crate::actuate::queue::undo::is_ours;
+use crate::actuate::queue::is_ours;
 use crate::interface::{Choice, Found};
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::netlink::Netlink;
