@@ -13,4 +13,5 @@ pub mod process;
 pub mod scratch;
 pub mod tcp;
 pub mod terminal;
+pub mod turn;
 pub mod wait;

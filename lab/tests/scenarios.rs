@@ -1026,7 +1026,7 @@ fn each_uplink_has_its_rate_however_it_is_chosen_and_a_reset_queue_comes_back() 
 
 #[test]
 fn what_the_readme_says_is_so_on_this_kernel() {
-    let Some(_turn) = turn() else { return };
+    let Some(_turn) = turn_on_air() else { return };
     let settings = ["variants=host", "seconds=2", "warmup_s=2"];
     let (result, _) = run_and_count_figures("readme", &settings);
     assert_eq!(metric(&result, "host/laptop", "photos_arrived"), 1.0);

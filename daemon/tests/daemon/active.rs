@@ -18,6 +18,7 @@ use giveway::kernel::own_netns;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
+use crate::support::caller;
 use crate::support::held::Held;
 use crate::support::lab::{FAR_V4, Lab};
 use crate::support::process::{Copy, Daemon, KillOnDrop, failure, giveway};
@@ -39,6 +40,7 @@ impl Group {
     }
 
     pub fn at(path: &str) -> Self {
+        caller::forget();
         let root = Root::open().unwrap();
         let mut group = Self {
             root,

@@ -616,11 +616,12 @@ fn the_limit_of_a_command_outlives_its_daemon_whatever_starts_meanwhile() {
         // It looks for what other namespaces have left behind.
         let elsewhere = Command::new("unshare").args(["-n", &program(), "revert"]).output();
         assert!(elsewhere.unwrap().status.success());
-        assert!(mbit_of(|| size_of(&file), WINDOW) > FREE_MBIT, "nothing holds it");
+        until("nothing holds it", || mbit_of(|| size_of(&file), WINDOW) > FREE_MBIT);
         daemon = start(&rules);
         until("its limit holds again", || limiting(&daemon));
         thread::sleep(Duration::from_secs(1));
-        held("its limit holds", HELD_MBIT, || mbit_of(|| size_of(&file), WINDOW));
+        // By what leaves the limit's device: a file grows in leaps where the machine is busy.
+        held("its limit holds", HELD_MBIT, || passed_mbit(WINDOW));
     }
 }
 

@@ -33,6 +33,7 @@ use crate::support::process::{
     Copy, Daemon, KillOnDrop, PAPER, children, failure, giveway, guardian_of, program, signal,
 };
 use crate::support::scratch::Scratch;
+use crate::support::turn::Turn;
 use crate::support::wait::{await_some, until};
 
 /// What is promised of a hang, and of a guardian that is stopped.
@@ -472,6 +473,8 @@ fn no_core_dump_is_written_of_what_holds_the_key() {
 
 #[test]
 fn who_holds_the_lock_of_devices_gets_no_daemon_killed_and_keeps_no_queue_in_force() {
+    // It is one lock for the devices of all namespaces.
+    let _turn = Turn::alone();
     let mut this = InForce::start("devices");
     let guardian = Handle::open(this.daemon.guardian()).unwrap();
     let held = Held::devices();

@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::active::Group as Cgroup;
-use super::download::{passed_mbit, source};
+use super::download::{mbit_of, passed_mbit, source};
 use super::limits::{as_user, ask};
 use super::nice::{Group, NICE, ORDINARY, is};
 use crate::support::lab::{FAR_V4, Lab, run};
@@ -28,6 +28,8 @@ const LINK_MBIT: f64 = 40.0;
 const SECOND: Duration = Duration::from_secs(1);
 /// Over which a rate is judged.
 const WINDOW: Duration = Duration::from_secs(2);
+/// In which it is seen whether there is a limit at all.
+const MOMENT: Duration = Duration::from_millis(300);
 
 /// A daemon with a queue on a link, and a far end that counts what arrives.
 struct Stage {
@@ -90,10 +92,11 @@ impl Stage {
 
     /// Over the window.
     fn mbit(&self) -> f64 {
-        let (before, began) = (self.received.load(Ordering::Relaxed), Instant::now());
-        thread::sleep(WINDOW);
-        let bytes = self.received.load(Ordering::Relaxed) - before;
-        bytes as f64 * 8e-6 / began.elapsed().as_secs_f64()
+        mbit_of(|| self.received.load(Ordering::Relaxed), WINDOW)
+    }
+
+    fn is_above(&self, mbit: f64) -> bool {
+        mbit_of(|| self.received.load(Ordering::Relaxed), MOMENT) > mbit
     }
 
     /// Those of the flows to the far end.
@@ -302,7 +305,7 @@ fn each_target_keeps_its_limit_before_and_during_a_transfer_by_what_arrives() {
                 by_hand()[0]["sent_mbit"].as_f64().unwrap()
             });
             done(&["limit", "clear", &target.name]);
-            until("its limit is over", || stage.mbit() > 3.0 * MBIT);
+            until("its limit is over", || stage.is_above(3.0 * MBIT));
             drop(target);
             until("its flow has ended", || stage.classes().is_empty());
         }
@@ -359,12 +362,9 @@ fn each_target_keeps_its_limit_before_and_during_a_transfer_by_what_it_receives(
                 by_hand()[0]["received_mbit"].as_f64().unwrap()
             });
             done(&["limit", "clear", &target.name]);
-            let mbit = || {
-                let (before, began) = (arrived().unwrap(), Instant::now());
-                thread::sleep(WINDOW);
-                (arrived().unwrap() - before) as f64 * 8e-6 / began.elapsed().as_secs_f64()
-            };
-            until("its limit is over", || mbit() > 3.0 * MBIT);
+            until("its limit is over", || {
+                mbit_of(|| arrived().unwrap(), 2 * MOMENT) > 3.0 * MBIT
+            });
             drop(target);
             until("its flow has ended", || !is_known());
         }
@@ -642,7 +642,7 @@ fn what_cannot_be_kept_is_not_set_and_what_was_set_before_stays() {
     drop(filler);
     fs::remove_file(format!("{folder}/filler")).unwrap();
     done(&["limit", "set", &process.name, "--up", "30mbit"]);
-    until("the other limit holds", || stage.mbit() > 8.0);
+    until("the other limit holds", || stage.is_above(8.0));
     drop(stage);
 }
 
@@ -741,7 +741,7 @@ fn a_pause_takes_everything_back_until_it_is_over_or_ended() {
     let is_paused = || stage.daemon().status()["paused"].is_object();
     let told = done(&["pause"]);
     assert!(told.contains("until `giveway resume`") && is_paused(), "{told}");
-    until("nothing is limited", || stage.mbit() > 12.0);
+    until("nothing is limited", || stage.is_above(12.0));
     let shown = done(&["status"]);
     assert!(shown.contains("nothing is in force, until `giveway resume`"), "{shown}");
     assert_eq!(done(&["resume"]), "everything is in force again\n");
@@ -767,8 +767,7 @@ fn a_links_rate_is_set_and_goes_back_to_what_is_configured() {
     until("the queue has it", || (rate() - 10.0).abs() < 0.1);
     let target = Target::of(Kind::Process, &stage);
     target.send(&stage);
-    let mbit = stage.mbit();
-    assert!((8.0..10.2).contains(&mbit), "{mbit}");
+    held("the link's rate", 8.0..10.2, || stage.mbit());
     let shown = done(&["link", "show"]);
     assert!(shown.contains("gwv: 10 Mbit/s up (giveway link set)"), "{shown}");
     done(&["link", "clear", "gwv"]);

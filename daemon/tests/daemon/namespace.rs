@@ -2,7 +2,7 @@
 //! One giveway for a network namespace, and nothing of it after `giveway revert`: whatever moment of a start that meets,
 //! whatever is mounted at /run, after the machine was started anew, and where the journals were removed.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use giveway::kernel::process::end::Named;
 use giveway::kernel::{own_netns, own_netns_cookie};
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{UnixAddr, bind};
 
@@ -338,7 +339,19 @@ fn a_lock_and_journals_of_an_earlier_boot_name_nobody_and_undo_nothing() {
         "{{\"ifindex\":{ifindex},\"name\":\"gwv\",\"qdisc\":{{\"kind\":\"noqueue\",\"handle\":0,\"options\":null}},\
          \"gso_max_segments\":77,\"limits_segments\":true}}\n"
     );
+    // Whatever starts elsewhere removes a folder that nobody holds.
+    let held = || {
+        fs::create_dir_all(&folder).unwrap();
+        let mut options = File::options();
+        let lock = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(folder.join("lock"));
+        Flock::lock(lock.unwrap(), FlockArg::LockExclusive).unwrap()
+    };
     let leave = || {
+        let _held = held();
         fs::write(folder.join("lock"), format!("{words}\n{words}\nboot {boot}\n")).unwrap();
         fs::write(folder.join("boot"), format!("{boot}\n")).unwrap();
         fs::write(folder.join("cookie"), format!("{}\n", own_netns_cookie().unwrap())).unwrap();
@@ -355,12 +368,19 @@ fn a_lock_and_journals_of_an_earlier_boot_name_nobody_and_undo_nothing() {
     assert!(!folder.join("queue").exists());
     leave();
     let config = Scratch::new("boot.toml", "[queue]\nbackend = \"none\"\n");
+    let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
+    let own = ["boot", "cookie"].map(|name| (name, fs::read_to_string(folder.join(name)).unwrap()));
+    assert_ne!(own[0].1.trim(), boot);
     // And its guardian has ended.
-    Daemon::start(&["--config", config.path(), "--interface", "gwv"]).kill();
+    daemon.kill();
     assert_eq!(gso_max_segs(), "1");
-    assert_ne!(fs::read_to_string(folder.join("boot")).unwrap().trim(), boot);
     // Of this boot it is undone.
+    let lock = held();
+    for (name, text) in &own {
+        fs::write(folder.join(name), text).unwrap();
+    }
     fs::write(folder.join("queue"), &before).unwrap();
+    drop(lock);
     assert!(giveway(&["revert"]).status.success());
     assert_eq!(gso_max_segs(), "77");
 }

@@ -2,7 +2,7 @@
 //! `giveway web`: what it shows, to whom, and that whoever connects takes no more of it, and of the daemon, than their part.
 //! Each test has a loopback of its own.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixListener;
@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use giveway::kernel::own_netns;
+use nix::fcntl::{Flock, FlockArg};
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -386,12 +387,17 @@ fn connect_from(address: &str) -> TcpStream {
 struct Counting {
     asked: Arc<AtomicUsize>,
     folder: PathBuf,
+    /// As a daemon has it. The folder may be one of a namespace that is gone and had this one's number: where nobody holds its
+    /// lock, whatever starts elsewhere removes it.
+    _lock: Flock<File>,
 }
 
 impl Counting {
     fn start() -> Self {
         let folder = PathBuf::from(format!("/run/giveway/netns-{}", own_netns().unwrap()));
         fs::create_dir_all(&folder).unwrap();
+        let lock = File::create(folder.join("lock")).unwrap();
+        let lock = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
         let listener = UnixListener::bind(folder.join("control-root")).unwrap();
         let asked = Arc::new(AtomicUsize::new(0));
         let count = asked.clone();
@@ -401,7 +407,11 @@ impl Counting {
                 let _ = client.write_all(b"{\"error\":\"counted\"}\n");
             }
         });
-        Self { asked, folder }
+        Self {
+            asked,
+            folder,
+            _lock: lock,
+        }
     }
 
     fn count(&self) -> usize {

@@ -15,6 +15,7 @@ use nix::sched::{CloneFlags, setns};
 
 use super::caller;
 use super::tcp::pair;
+use super::turn::Turn;
 
 pub const NEAR_V4: &str = "10.99.0.1";
 pub const FAR_V4: &str = "10.99.0.2";
@@ -26,6 +27,7 @@ pub struct Lab {
     pub far: String,
     /// The near end's interface.
     pub ifindex: u32,
+    _turn: Turn,
 }
 
 impl Lab {
@@ -35,6 +37,7 @@ impl Lab {
             nix::unistd::geteuid().is_root(),
             "these tests load BPF programs and make namespaces: run them as root"
         );
+        let turn = Turn::beside_others();
         caller::forget();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -43,6 +46,7 @@ impl Lab {
             near: name("n"),
             far: name("f"),
             ifindex: 0,
+            _turn: turn,
         };
         run(&format!("ip netns add {}", lab.near));
         run(&format!("ip netns add {}", lab.far));
