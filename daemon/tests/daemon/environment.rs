@@ -139,11 +139,11 @@ fn no_command_loses_its_exit_code_to_an_output_that_is_closed_full_or_unread() {
             "{name}"
         );
     }
-    // While the daemon is busy, it may take longer than a client waits.
+    // A second time: while four ask at a time, the daemon may take longer than a client waits.
     let has_code = |arguments: &[&str], out, err, expected| {
-        until(&format!("{arguments:?}, {out:?}, {err:?}: {expected}"), || {
-            code(arguments, out, err) == expected
-        });
+        let first = code(arguments, out, err);
+        let is_right = first == expected || code(arguments, out, err) == expected;
+        assert!(is_right, "{arguments:?}, {out:?}, {err:?}: {first}, not {expected}");
     };
     let keeps_its_code = |(arguments, expected, is_output): &(&[&str], i32, bool)| {
         for err in [Reader::Closed, Reader::Full] {

@@ -109,7 +109,6 @@ pub fn unlike(what: &str, value: &Value) -> String {
     format!("not {what}: {value}")
 }
 
-/// By its text, or as a number: each under the types that it is for.
 macro_rules! numbers {
     ($($number:ty),*) => {$(
         impl Written for $number {
@@ -151,12 +150,6 @@ texts!(IpAddr, Ipv4Addr, SocketAddr);
 impl Written for usize {
     fn write(&self) -> Value {
         (*self).into()
-    }
-}
-
-impl Readable for usize {
-    fn read(value: &Value) -> Result<Self, String> {
-        u64::read(value).map(|number| number as Self)
     }
 }
 
@@ -292,7 +285,7 @@ macro_rules! through {
         }
     )*};
 }
-through!(Arc, Box);
+through!(Arc);
 
 fn list<'a, T: Written + 'a>(items: impl IntoIterator<Item = &'a T>) -> Value {
     items.into_iter().map(Written::write).collect::<Vec<_>>().into()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every recording of `engine/tests/corpus`, replayed: the same actions in the same order. `GIVEWAY_CORPUS` names another
 //! folder, as one with new recordings. Where a change of behaviour is meant, `GIVEWAY_CORPUS_REWRITE=1 cargo test --lib replay`
-//! writes the actions anew; the commit says why.
+//! writes the actions anew, and fails once more to show what has changed; the commit says why.
 // Recordings are files.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
@@ -114,7 +114,7 @@ fn difference(recorded: &[Value], (replayed, after): &(Vec<Value>, Vec<&str>)) -
     let after = after.get(at).map_or("the last input".to_owned(), |text| shown(text));
     let (was, is) = (one(recorded), one(replayed));
     Some(format!(
-        "action {at}, of its engine {engine}:\n  recorded {was}\n  now      {is}\n  after    {after}"
+        "action {at}, of engine {engine}:\n  recorded {was}\n  now      {is}\n  after    {after}"
     ))
 }
 
