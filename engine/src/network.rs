@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::downlink::{self, Way};
 use crate::model::{Choice, Cookie, Fingerprint, Flow, FlowEvent, Interface, Process, ProcessId, Protocol, Treatment};
 use crate::peers::codec::MAX_SENDERS;
-use crate::peers::{Direction, Heard, Keyring, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT};
+use crate::peers::{Heard, Keyring, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT};
 use crate::queue::Backends;
 use crate::queue::links::{LinkRequest, Links};
 use crate::queue::traffic::Refusal;
@@ -32,7 +32,6 @@ use early::Early;
 use enforcement::Shortfalls;
 use forwarded::Cgroups;
 use nice::Niceness;
-use receivers::Downlink;
 
 pub mod action;
 mod arriving;
@@ -46,7 +45,6 @@ pub mod limit_use;
 mod limiting;
 pub mod nice;
 mod pause;
-mod receivers;
 mod told;
 mod view;
 
@@ -73,8 +71,6 @@ pub struct Setup {
     /// The RTTs at which the kernel distinguishes new connections, ascending.
     pub rtt_resolution: Vec<Duration>,
     pub background: Background,
-    /// Whether the windows of what is received can be held at a size.
-    pub holds_windows: bool,
     /// Decide and explain, but ask for no change of a socket.
     pub dry_run: bool,
     /// What can put packets in order here.
@@ -92,7 +88,6 @@ pub struct Background {
 
 pub struct Network {
     policy: Box<dyn Allotment>,
-    downlink: Option<Downlink>,
     neighbourhood: Neighbourhood,
     /// Whether there is a key.
     cooperates: bool,
@@ -139,7 +134,6 @@ impl Network {
             #[cfg(feature = "corpus")]
             recording: crate::corpus::recorder::Recording::of_network(now, config, &setup, setup.seed),
             policy: crate::share::from_config(config),
-            downlink: Downlink::new(config, setup.holds_windows),
             cooperates: setup.keys.is_some(),
             neighbourhood: Neighbourhood::new(now, &mut rng, setup.keys, PaceConfig::new(&config.group)),
             flows: Flows::default(),
@@ -195,7 +189,6 @@ impl Network {
                 }
                 if interface != self.interface {
                     self.policy.forget();
-                    self.forget_downlink();
                 }
                 self.interface = interface;
                 self.limit_idle(now);
@@ -414,7 +407,6 @@ impl Network {
             }));
         }
         self.undecided |= self.devices(self.sharing.connections) != self.sharing.devices;
-        self.undecided |= self.receiving_has_changed();
     }
 
     fn expire(&mut self, now: Duration) {
@@ -433,14 +425,10 @@ impl Network {
         self.expire(now);
         (self.decided, self.undecided) = (now, false);
         self.count_senders(now);
-        self.count_receivers(now);
         match is_pass && self.paused.is_some() {
             // What was put off, or came after the pause.
             true => self.withdraw(now),
-            false => {
-                self.limit_senders(now, is_pass);
-                self.limit_receivers(now, is_pass);
-            }
+            false => self.limit_senders(now, is_pass),
         }
         self.limit_new_connections();
         self.report(now);
@@ -450,11 +438,7 @@ impl Network {
     fn report(&mut self, now: Duration) {
         let demand = self.policy.demand();
         let told = self.own_senders().map(|tracked| describe(tracked, demand));
-        let mut senders: Vec<Sender> = told.take(MAX_SENDERS).collect();
-        let receivers = self.receivers_told(now, MAX_SENDERS - senders.len());
-        // The uploads are told in their order: the last ones have to make room.
-        senders.truncate(MAX_SENDERS - receivers.len());
-        senders.extend(receivers);
+        let senders: Vec<Sender> = told.take(MAX_SENDERS).collect();
         while let Some(report) = self.neighbourhood.poll_report(now, &senders) {
             if report.to.is_none() {
                 self.wanting_told = self.wanting();
@@ -485,7 +469,7 @@ impl Network {
 
     /// Those that send, this one with so many connections.
     fn devices(&self, connections: u32) -> u32 {
-        self.neighbourhood.devices(Direction::Up) as u32 + u32::from(connections > 0)
+        self.neighbourhood.sending_devices() as u32 + u32::from(connections > 0)
     }
 
     fn count_senders(&mut self, now: Duration) {
@@ -660,7 +644,6 @@ fn describe(tracked: &Tracked, demand: Option<f64>) -> Sender {
         ca_state: flow.ca_state,
         delivery_rate_kbit: small(flow.delivery_rate_bytes_per_s / 125),
         retransmits: flow.retransmits,
-        direction: Direction::Up,
         class: tracked.class,
         demand_kbit: demand.map_or(UNLIMITED_KBIT, |rate| (rate / 125.0) as u32),
     }

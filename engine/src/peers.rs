@@ -19,7 +19,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{CryptoRng, Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-pub use codec::{Direction, Malformed, Purpose, Report, Sender, UNLIMITED_KBIT};
+pub use codec::{Malformed, Purpose, Report, Sender, UNLIMITED_KBIT};
 use pace::Pace;
 pub use pace::{Group, PaceConfig};
 pub use seal::{Key, KeyError, Keyring, MAGIC, MAX_DATAGRAM_BYTES, VERSION};
@@ -397,12 +397,6 @@ impl Neighbourhood {
     /// Other devices that are believed and have connections to report.
     pub fn sending_devices(&self) -> usize {
         self.sessions.believed().filter(|s| !s.senders.is_empty()).count()
-    }
-
-    /// Of these, those of whose connections some go this way.
-    pub fn devices(&self, direction: Direction) -> usize {
-        let goes = |sender: &Sender| sender.direction == direction;
-        self.sessions.believed().filter(|s| s.senders.iter().any(goes)).count()
     }
 
     pub fn counters(&self) -> Counters {

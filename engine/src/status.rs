@@ -164,21 +164,7 @@ pub struct PolicyView {
     /// The same in numbers, of a capacity that is found; None where nothing of this device sends.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub found: Option<FoundView>,
-    /// Of what is received; None where nothing of it is limited.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub receiving: Option<ReceivingView>,
     pub dry_run: bool,
-}
-
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct ReceivingView {
-    /// Devices that receive in bulk, this one included.
-    pub devices: u32,
-    /// This device's connections that do.
-    pub connections: u32,
-    /// As [`PolicyView::doing`].
-    #[serde(default)]
-    pub doing: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -223,9 +209,6 @@ pub struct FlowView {
     /// What it receives gives way too.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub receive_gives_way: bool,
-    /// The most that may be under way to it, bytes, by its share of the link.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub receive_window: Option<u64>,
     pub sender: bool,
     /// It receives in bulk.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]

@@ -45,8 +45,6 @@ pub enum Cap {
     Segments(u64),
     /// The share that the devices find of what they send, with this `prefer`.
     Found(&'static str),
-    /// And of what they receive.
-    FoundBothWays(&'static str),
     /// Whatever a daemon does that is told nothing, but for the group's key where it has one.
     Default { has_key: bool },
 }

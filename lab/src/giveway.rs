@@ -79,7 +79,6 @@ pub fn cap_configuration(cap: Cap, key: &Path) -> Value {
         Cap::Formula { rtt_ms } => policy["rtt_ms"] = json!(rtt_ms),
         Cap::Segments(segments) => policy["fixed_segments"] = json!(segments),
         Cap::Found(prefer) => policy = json!({"policy": "found", "prefer": prefer}),
-        Cap::FoundBothWays(prefer) => policy = json!({"policy": "found", "prefer": prefer, "downlink": true}),
         Cap::Default { has_key: true } => return json!({"group": {"key_file": key}}),
         Cap::Default { has_key: false } => return json!({}),
     }

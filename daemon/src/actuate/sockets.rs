@@ -38,7 +38,7 @@ const ACTUATORS: [(&str, IsWanted, Open); 4] = [
     ),
     (
         "what connections receive is not held back",
-        |config| config.classes.receive_window || config.shares_downlink(),
+        |config| config.classes.receive_window,
         receive::open,
     ),
 ];

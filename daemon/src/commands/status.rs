@@ -12,7 +12,7 @@ use giveway_engine::priority::PriorityStatus;
 use giveway_engine::queue::links::LinkView;
 use giveway_engine::queue::traffic::{Band, QueueCounters};
 use giveway_engine::queue::{Plan, QueueView};
-use giveway_engine::status::{FlowView, NeighbourView, NetworkStatus, ReceivingView, Status};
+use giveway_engine::status::{FlowView, NeighbourView, NetworkStatus, Status};
 
 use crate::commands::args::Json;
 use crate::commands::{WIDE, by_hand, counted, hanging, print, print_json, terminal_columns};
@@ -81,15 +81,6 @@ fn render(status: &Status, columns: Option<usize>) -> String {
         for line in flow.enforcement_shown() {
             text += &hanging(&" ".repeat(CLASS_INDENT), CLASS_INDENT, &line, columns);
             text += "\n";
-        }
-        if let Some(bytes) = flow.receive_window {
-            let window = format!(
-                "receives {:.0} kB in a round trip at most: its share",
-                bytes as f64 / 1e3
-            );
-            text += &hanging(&" ".repeat(CLASS_INDENT), CLASS_INDENT, &window, columns);
-            text += "
-";
         }
     }
     if !network.forwarded.is_empty() {
@@ -177,13 +168,6 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
         None => "none now: watching only, until there is a default route or the one that was named is up".to_owned(),
     };
     let mut lines = vec![("interface", interface), ("caps", policy_line(network))];
-    lines.extend(
-        network
-            .policy
-            .receiving
-            .as_ref()
-            .map(|view| ("downloads", receiving_line(view))),
-    );
     lines.extend(queue_lines(network).into_iter().map(|line| ("queue", line)));
     let limits = [("download", &network.downloads), ("upload", &network.uploads)];
     lines.extend(
@@ -256,15 +240,6 @@ pub(super) fn policy_line(network: &NetworkStatus) -> String {
             )
         }
     }
-}
-
-fn receiving_line(view: &ReceivingView) -> String {
-    let doing = view.doing.as_ref().map_or(String::new(), |doing| format!("; {doing}"));
-    format!(
-        "shared by {} and {} of this one, by their receive windows{doing}",
-        counted(view.devices as usize, "receiving device"),
-        counted(view.connections as usize, "connection")
-    )
 }
 
 /// By which links limits hold, and why not by others.

@@ -220,7 +220,6 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
                 receive_window: config.classes.receive_window && sockets.has(&Setting::ReceiveWindow),
             },
         },
-        holds_windows: args.dry_run || sockets.has(&Setting::ReceiveWindow),
         dry_run: args.dry_run || sockets.is_empty(),
         backends: Backends {
             qdisc,

@@ -28,7 +28,7 @@ use crate::record::What;
 
 fields! {
     // What an engine is made with.
-    Setup { seed, keys, rtt_resolution, background, holds_windows, dry_run, backends }
+    Setup { seed, keys, rtt_resolution, background, dry_run, backends }
     Background { control, receive_window }
     Backends { qdisc, htb, marks, dry_run }
 

@@ -46,11 +46,6 @@ impl Control {
 }
 
 impl Network {
-    /// What background connections receive is held back already.
-    pub(super) fn slows_background_downloads(&self) -> bool {
-        self.control.gives_way.contains_key(&Setting::ReceiveWindow)
-    }
-
     /// Asks for what these flows lack.
     pub(super) fn control(&mut self, now: Duration, cookies: &[Cookie]) {
         if self.control.gives_way.is_empty() || self.paused.is_some() {
@@ -104,9 +99,7 @@ fn next(tracked: &mut Tracked, setting: &Setting, gives_way: &Value) -> Option<V
         _ => Value::default(),
     };
     let in_force = tracked.in_force(setting);
-    // A window that is a share of the link is no business of its class.
-    let is_share = *setting == Setting::ReceiveWindow && matches!(in_force, Value::Number(_));
-    if wanted == in_force || (is_share && wanted == Value::default()) {
+    if wanted == in_force {
         return None;
     }
     let shown = shown_by(&tracked.flow).into_iter().find(|(shown, _)| shown == setting);

@@ -232,11 +232,6 @@ impl Network {
             };
         }
         let tracked = self.flows.get(cookie);
-        if let (Setting::ReceiveWindow, Some(tracked)) = (setting, tracked)
-            && let Some(grounds) = self.grounds_of_window(tracked)
-        {
-            return grounds;
-        }
         if let (Setting::CongestionControl | Setting::ReceiveWindow, Some(tracked)) = (setting, tracked) {
             return control::grounds(tracked);
         }

@@ -89,7 +89,6 @@ fn engine_with(config: &str, dry_run: bool, background: Background) -> Network {
         keys: None,
         rtt_resolution: vec![Duration::from_millis(1)],
         background,
-        holds_windows: false,
         dry_run,
         backends: Backends::none(),
     };

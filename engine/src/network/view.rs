@@ -36,7 +36,6 @@ impl Network {
                 cooperates: self.cooperates,
                 doing: self.policy.doing(&self.link()),
                 found: self.policy.found(&self.link()),
-                receiving: self.receiving_view(),
                 dry_run: self.dry_run,
             },
             flows: self.flow_views(Protocol::Tcp, now),
@@ -106,7 +105,6 @@ impl Network {
             cap: segments(&tracked.in_force(&Setting::Cap)),
             background_control: text(tracked.in_force(&Setting::CongestionControl)),
             receive_gives_way: text(tracked.in_force(&Setting::ReceiveWindow)).is_some(),
-            receive_window: number(tracked.in_force(&Setting::ReceiveWindow)),
             receiver: tracked.receiving.is_bulk(),
             sender: tracked.sending,
             stepped_back: tracked.held.values().any(|held| held.stepped_back),
@@ -114,13 +112,6 @@ impl Network {
             unit: cgroup.as_deref().and_then(unit_of).map(str::to_owned),
             cgroup,
         }
-    }
-}
-
-fn number(value: Value) -> Option<u64> {
-    match value {
-        Value::Number(number) => Some(number),
-        _ => None,
     }
 }
 

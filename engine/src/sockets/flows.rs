@@ -140,7 +140,6 @@ impl Tracked {
             mss_bytes: self.flow.mss_bytes,
             unsent_bytes: self.flow.unsent_bytes,
             is_repeating: self.is_repeating(),
-            is_draining: false,
         })
     }
 

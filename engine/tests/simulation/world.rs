@@ -112,7 +112,6 @@ impl World {
             keys,
             rtt_resolution: vec![Duration::from_millis(1)],
             background: Background::default(),
-            holds_windows: false,
             dry_run: false,
             backends: Backends::none(),
         };

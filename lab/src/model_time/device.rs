@@ -50,7 +50,6 @@ impl Device {
             keys: Some(Keyring::parse(KEY)?),
             rtt_resolution: resolution.clone(),
             background: Background::default(),
-            holds_windows: false,
             dry_run: false,
             backends: Backends::none(),
         };

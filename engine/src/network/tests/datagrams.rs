@@ -48,7 +48,6 @@ fn member_with(seed: u8, secret: u8, config: &Config) -> Network {
         keys: Some(Keyring::new(Key::from_secret([secret; 32]))),
         rtt_resolution: vec![Duration::from_millis(1)],
         background: Background::default(),
-        holds_windows: false,
         dry_run: false,
         backends: Backends::none(),
     };

@@ -22,7 +22,6 @@ fn managing(config: &str, backends: Backends) -> Network {
         keys: None,
         rtt_resolution: vec![Duration::from_millis(1)],
         background: Background::default(),
-        holds_windows: false,
         dry_run: backends.dry_run,
         backends,
     };

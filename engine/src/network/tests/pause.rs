@@ -92,7 +92,6 @@ fn the_queue_is_taken_down_and_put_up_again_also_on_a_link_that_changes_meanwhil
         keys: None,
         rtt_resolution: vec![Duration::from_millis(1)],
         background: Default::default(),
-        holds_windows: false,
         dry_run: false,
         backends,
     };

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use giveway_engine::model::{CaState, Class};
-use giveway_engine::peers::codec::{Direction, MAX_DOUBTS, MAX_SENDERS, Purpose, Report, Sender, UNLIMITED_KBIT};
+use giveway_engine::peers::codec::{MAX_DOUBTS, MAX_SENDERS, Purpose, Report, Sender, UNLIMITED_KBIT};
 use giveway_engine::peers::seal::{Keyring, VERSION};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::time::ClockId;
@@ -297,7 +297,6 @@ fn worst_report(number: u64, random: &mut impl Rng) -> Result<Vec<u8>> {
         ca_state: CaState::Open,
         delivery_rate_kbit: u32::MAX,
         retransmits: u32::MAX,
-        direction: Direction::Up,
         class: Class::Stream,
         demand_kbit: UNLIMITED_KBIT,
     };
