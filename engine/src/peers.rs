@@ -33,6 +33,16 @@ const OLDER_SHOWN: Duration = Duration::from_millis(*codec::INTERVAL_RANGE_MS.en
 /// A sleep of this length is as long as a challenge may be believed to be recent.
 const LONG_SLEEP: Duration = Duration::from_secs(60);
 
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// The group's keys, read anew; None works alone.
+    Keys(Option<Keyring>),
+    /// A datagram on the group's port.
+    Datagram { from: IpAddr, bytes: &'a [u8] },
+    /// Datagrams on that port that were refused unread, since the last time.
+    Filtered(Filtered),
+}
+
 /// Why a datagram was not taken in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Refusal {

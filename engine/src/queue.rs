@@ -20,12 +20,14 @@ use crate::model::{Class, Dscp, Flow};
 pub mod band_rates;
 mod contest;
 mod demand;
+mod input;
 pub mod links;
 pub mod measured;
 pub mod traffic;
 
 use contest::Contest;
 use demand::Demand;
+pub use input::Input;
 use links::Rate;
 use measured::{Measured, MeasuredView, Passed, Socket};
 use traffic::{ByQdisc, QueueCounters};

@@ -16,6 +16,7 @@ use crate::queue::traffic::QueueCounters;
 
 mod fixed;
 mod found;
+pub mod limiter;
 
 /// No cap is ever below this many segments: enough for fast retransmit to work (three duplicate ACKs,
 /// RFC 5681 section 3.2), and the floor that no neighbour's word can push a device below.

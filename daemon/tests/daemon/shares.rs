@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::lab::{FAR_V4, Lab};
 use crate::support::process::{Daemon, giveway};
-use crate::support::tcp::{Transfer, max_pacing_rate, set_max_pacing_rate, walked, window_clamp};
+use crate::support::tcp::{Transfer, max_pacing_rate, walked};
 use crate::support::wait::until;
 
 const UNLIMITED: u32 = u32::MAX;

@@ -10,8 +10,8 @@ mod path;
 use std::time::Duration;
 
 use anyhow::Result;
+use giveway_engine::enforcement::limit_use::LimitUse;
 use giveway_engine::model::Flow;
-use giveway_engine::network::limit_use::LimitUse;
 use serde_json::{Value, json};
 
 use super::passed::{Limit, Samples, counted, sample, stays_near};
