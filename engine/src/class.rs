@@ -21,6 +21,7 @@ mod evidence;
 pub mod flow_table;
 pub mod flows;
 pub mod forwarded;
+pub mod hand;
 mod marks;
 mod packets;
 pub mod processes;

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use super::action::Action;
 use super::active::{Active, Activity, Meant};
-use super::by_hand::{ByHandDifference, Hand, SetByHand, Target};
+use super::by_hand::{SetByHand, Target};
 use super::flow_table::FlowTable;
+use super::hand::{ByHandDifference, Hand};
 use super::rules::Rules;
 use super::{By, Itself, Seen, Verdict, judge, judge_forwarded, judge_itself, judge_process};
 use crate::change::{Change, Setting, Subject, Value};

@@ -10,6 +10,7 @@ use super::Overview;
 use super::limit_use::passing as passing_of;
 use super::view::LimitsView;
 use crate::class::by_hand::{SetByHand, Target, is_in};
+use crate::class::hand::holds_for_flow;
 use crate::downlink::Passing;
 use crate::model::{ChosenLimit, Class, LimitNumber, Process, Rates};
 use crate::queue::BackgroundFlow;
@@ -50,7 +51,7 @@ impl Overview<'_> {
 
     /// The lowest class that any of its flows has now: its limit stands there.
     pub fn class_by_hand(&self, set: &SetByHand) -> Class {
-        let flows = self.flows.iter().filter(|tracked| set.holds_for_flow(tracked));
+        let flows = self.flows.iter().filter(|tracked| holds_for_flow(set, tracked));
         let of_flows = flows.map(|tracked| tracked.class).max();
         set.class.or(of_flows).unwrap_or(Class::Standard)
     }
@@ -63,7 +64,7 @@ impl Overview<'_> {
             let flows: Vec<&Tracked> = self
                 .flows
                 .iter()
-                .filter(|tracked| set.holds_for_flow(tracked))
+                .filter(|tracked| holds_for_flow(set, tracked))
                 .collect();
             let lacks = flows.iter().filter_map(|tracked| self.limits_view(tracked));
             HandView {
