@@ -25,7 +25,7 @@ pub enum Request {
     Record,
     /// Sets these for what runs already; answered by [`ByHandNow`], as the next two.
     Set {
-        target: Named,
+        target: TargetId,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         class: Option<Class>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,7 +34,7 @@ pub enum Request {
         download_limit_mbit: Option<f64>,
     },
     Clear {
-        target: Named,
+        target: TargetId,
         what: Part,
     },
     ByHand,
@@ -104,7 +104,7 @@ pub enum Request {
 /// What runs already, as a client names it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Named {
+pub enum TargetId {
     /// With all that it starts. As the initial pid namespace counts; the start tells it from another of its number.
     Process(ProcessId),
     /// By its directory's inode, so that there is no path to look up.

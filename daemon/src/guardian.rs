@@ -30,14 +30,14 @@ use crate::holder::Holder;
 use crate::journal::Undone;
 use crate::kernel::calls::pidfd_of_thread;
 use crate::kernel::process::Handle;
-use crate::kernel::process::end::Named;
+use crate::kernel::process::end::ProcessIdentity;
 use crate::kernel::tasks::Threads;
 use crate::kernel::{give_back_memory, signals};
-use crate::life::{DAEMON, LONG_WORK, Life, Sight, Sign, Watch, Who};
+use crate::life::{DAEMON, LONG_WORK, Life, Sight, Sign, Watch, WatchedTask};
 use crate::place::Place;
 use crate::presence::{Role, announce};
 use crate::say;
-use crate::undo::{self, Held, Undoing};
+use crate::undo::{self, OpenJournals, Undoing};
 
 pub mod guarded;
 
@@ -51,13 +51,13 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(50);
 struct Guardian {
     place: Place,
     life: Life,
-    named: Named,
+    named: ProcessIdentity,
     lock: File,
     /// None where it was dead before, too.
     daemon: Option<Handle>,
     threads: Option<Threads>,
     /// Of the journals, should they be removed.
-    journals: Held,
+    journals: OpenJournals,
     /// Held until everything is undone. None where caps are undone by value.
     marks: Option<MapHandle>,
     /// The same. None until a process is made nice.
@@ -75,7 +75,7 @@ enum End {
     /// It has undone everything by itself.
     Over,
     Died,
-    Hung(Who),
+    Hung(WatchedTask),
 }
 
 /// The guardian's whole life.
@@ -86,7 +86,7 @@ pub fn run() -> Result<()> {
     }
     let life = Life::of(std::io::stdout()).context("the guardian is started by `giveway run` itself")?;
     let named = life.daemon().context("the page of signs of life names no daemon")?;
-    let sign = life.sign(Who::Guardian);
+    let sign = life.sign(WatchedTask::Guardian);
     // One that replaces another is started after the daemon has bounded its own thread by this.
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_RTTIME) {
         let _ = setrlimit(Resource::RLIMIT_RTTIME, hard, hard);
@@ -108,7 +108,7 @@ pub fn run() -> Result<()> {
         named,
         daemon: None,
         threads: None,
-        journals: Held::default(),
+        journals: OpenJournals::default(),
         marks: None,
         nice_notes: None,
         pipe,
@@ -191,7 +191,7 @@ impl Guardian {
                 .nice_notes()
                 .and_then(|id| nice::notes_of(&self.place.pins(), id).ok()?);
         }
-        let tid = self.life.tid(Who::Rules).filter(|tid| self.ended != Some(*tid));
+        let tid = self.life.tid(WatchedTask::Rules).filter(|tid| self.ended != Some(*tid));
         if tid != self.thread.as_ref().map(|(tid, _)| *tid) {
             self.thread = tid.and_then(|tid| Some((tid, pidfd_of_thread(tid).ok()?)));
         }
@@ -284,7 +284,7 @@ fn leave_report(place: Place, report: String) {
 
 /// Whether this guardian is the one to undo: it has the lock, or the daemon that it guarded, which is dead, has it still.
 /// Whoever takes over next ends the guardian first ([`crate::holder`]), so no lock is needed against that.
-fn claim(lock: File, daemon: Named) -> Option<Option<Flock<File>>> {
+fn claim(lock: File, daemon: ProcessIdentity) -> Option<Option<Flock<File>>> {
     match Flock::lock(lock, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Some(Some(lock)),
         Err((lock, _)) => (Holder::read(&lock).daemon == Some(daemon)).then_some(None),

@@ -4,7 +4,7 @@
 //! written and keep no other from being put back. Each writer has a file of its own, so that no thread waits for another.
 //!
 //! A journal whose file is removed by another is written anew from the file, which the writer has open. The guardian has it
-//! open too ([`crate::undo::Held`]). A writer that takes entries out, or clears the journal, empties the file that it leaves.
+//! open too ([`crate::undo::OpenJournals`]). A writer that takes entries out, or clears the journal, empties the file that it leaves.
 //! No crate's: those keep a log for the process that writes it, and here another one undoes from the open file.
 
 use std::cell::RefCell;
@@ -222,7 +222,7 @@ impl<E: Entry> Journal<E> {
     pub fn undo(&mut self) -> Undone {
         look_after();
         self.forget();
-        undo(&self.path, Written::put_back::<E>, false)
+        undo(&self.path, JournalContents::put_back::<E>, false)
     }
 
     fn forget(&mut self) {
@@ -273,24 +273,24 @@ impl Display for Undone {
 
 /// Puts back what a journal holds, or in a dry run only finds it. The caller makes sure that nothing else writes to it.
 pub fn undo(path: &Path, put_back: PutBack, dry_run: bool) -> Undone {
-    let (mut undone, left) = put_back(Written::read(path.to_owned()), dry_run);
+    let (mut undone, left) = put_back(JournalContents::read(path.to_owned()), dry_run);
     if !dry_run {
         undone.extend(left.keep());
     }
     undone
 }
 
-/// [`Written::put_back`] of a journal's entries.
-pub type PutBack = fn(Written, bool) -> (Undone, Left);
+/// [`JournalContents::put_back`] of a journal's entries.
+pub type PutBack = fn(JournalContents, bool) -> (Undone, UnrestoredEntries);
 
 /// What a journal held when it was read.
-pub struct Written {
+pub struct JournalContents {
     path: PathBuf,
     lines: Vec<String>,
     unread: Undone,
 }
 
-impl Written {
+impl JournalContents {
     pub fn empty(path: PathBuf) -> Self {
         Self {
             path,
@@ -310,14 +310,14 @@ impl Written {
 }
 
 /// What could not be put back, and is to be kept for the next time.
-pub struct Left {
+pub struct UnrestoredEntries {
     path: PathBuf,
     lines: Vec<(usize, String)>,
     /// Everything was read: what is not left may be thrown away.
     is_whole: bool,
 }
 
-impl Written {
+impl JournalContents {
     pub fn read(path: PathBuf) -> Self {
         let mut written = Self::empty(path);
         // What could not be put back is kept beside the journal, so that the next writer starts with an empty one.
@@ -333,7 +333,7 @@ impl Written {
     }
 
     /// Touches no file of the journal's.
-    pub fn put_back<E: Entry>(self, dry_run: bool) -> (Undone, Left) {
+    pub fn put_back<E: Entry>(self, dry_run: bool) -> (Undone, UnrestoredEntries) {
         let Self {
             path,
             lines,
@@ -369,7 +369,7 @@ impl Written {
         undone.lines = counted.into_iter().map(shown).collect();
         (
             undone,
-            Left {
+            UnrestoredEntries {
                 path,
                 lines: left,
                 is_whole,
@@ -378,7 +378,7 @@ impl Written {
     }
 }
 
-impl Left {
+impl UnrestoredEntries {
     /// The journal is empty from now on. Returns what failed.
     pub fn keep(self) -> Undone {
         let Self { path, lines, is_whole } = self;

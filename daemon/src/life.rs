@@ -16,7 +16,7 @@ use nix::unistd::gettid;
 
 use crate::kernel::life_page::{self, Page, SLOTS, Slot};
 use crate::kernel::now;
-use crate::kernel::process::end::Named;
+use crate::kernel::process::end::ProcessIdentity;
 use crate::kernel::tasks::{Thread, Threads};
 
 /// Without a sign for so long, a thread is taken for stuck: twice [`LONGEST_SLEEP`]. Who looks does so once a second, and
@@ -36,7 +36,7 @@ const RECOVERY: Duration = Duration::from_secs(2);
 const STARVED_BELOW: u32 = 10;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Who {
+pub enum WatchedTask {
     MainLoop,
     Rules,
     Chains,
@@ -44,9 +44,9 @@ pub enum Who {
 }
 
 /// The threads of the daemon.
-pub const DAEMON: [Who; 3] = [Who::MainLoop, Who::Rules, Who::Chains];
+pub const DAEMON: [WatchedTask; 3] = [WatchedTask::MainLoop, WatchedTask::Rules, WatchedTask::Chains];
 
-impl Display for Who {
+impl Display for WatchedTask {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::MainLoop => "the main loop",
@@ -66,14 +66,14 @@ impl Life {
     pub fn new() -> Result<(Self, OwnedFd)> {
         let file = life_page::new_file().context("cannot make the page of signs of life")?;
         let life = Self::of(&file)?;
-        for (word, own) in life.0.daemon.iter().zip(Named::own()?.to_words()) {
+        for (word, own) in life.0.daemon.iter().zip(ProcessIdentity::own()?.to_words()) {
             word.store(own, Ordering::Release);
         }
         Ok((life, file))
     }
 
-    pub fn daemon(self) -> Option<Named> {
-        Named::from_words(std::array::from_fn(|word| self.0.daemon[word].load(Ordering::Acquire)))
+    pub fn daemon(self) -> Option<ProcessIdentity> {
+        ProcessIdentity::from_words(std::array::from_fn(|word| self.0.daemon[word].load(Ordering::Acquire)))
     }
 
     /// From now on the guardian tells by this who is stuck from who is not let run.
@@ -111,30 +111,30 @@ impl Life {
     }
 
     /// From now on the calling thread is watched, until the sign is dropped.
-    pub fn sign(self, who: Who) -> Sign {
+    pub fn sign(self, who: WatchedTask) -> Sign {
         self.expect(who, gettid().as_raw().cast_unsigned());
         Sign { slot: self.slot(who) }
     }
 
     /// The same for another process, which is about to take over.
-    pub fn expect(self, who: Who, tid: u32) {
+    pub fn expect(self, who: WatchedTask, tid: u32) {
         let slot = self.slot(who);
         slot.promise(now() + PATIENCE);
         slot.tid.store(tid, Ordering::Release);
     }
 
-    fn slot(self, who: Who) -> &'static Slot {
+    fn slot(self, who: WatchedTask) -> &'static Slot {
         &self.0.slots[who as usize]
     }
 
     /// None where there is nobody to be watched.
-    pub fn tid(self, who: Who) -> Option<u32> {
+    pub fn tid(self, who: WatchedTask) -> Option<u32> {
         Some(self.slot(who).tid.load(Ordering::Acquire)).filter(|tid| *tid != 0)
     }
 
     /// Whether all of these have given their signs in time.
-    pub fn is_well(self, whose: &[Who]) -> bool {
-        let is_in_time = |who: &Who| self.tid(*who).is_none() || self.slot(*who).due() >= now();
+    pub fn is_well(self, whose: &[WatchedTask]) -> bool {
+        let is_in_time = |who: &WatchedTask| self.tid(*who).is_none() || self.slot(*who).due() >= now();
         whose.iter().all(is_in_time)
     }
 
@@ -192,12 +192,12 @@ pub enum Sight<'a> {
 pub struct Watch {
     looked: Duration,
     planned: Duration,
-    seen: [Seen; SLOTS],
+    seen: [HeartbeatState; SLOTS],
 }
 
 /// Of one thread.
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct HeartbeatState {
     due: Duration,
     /// Until it is overdue, as far as time counts.
     left: Duration,
@@ -205,7 +205,7 @@ struct Seen {
 }
 
 /// What a look finds.
-struct Found {
+struct HeartbeatReading {
     at: Duration,
     since: Duration,
     is_late: bool,
@@ -227,7 +227,7 @@ impl Default for Watch {
 
 impl Watch {
     /// One who is overdue. Call it as often as [`Self::pause`] says.
-    pub fn look(&mut self, life: Life, whose: &[Who], sight: Sight<'_>) -> Option<Who> {
+    pub fn look(&mut self, life: Life, whose: &[WatchedTask], sight: Sight<'_>) -> Option<WatchedTask> {
         let at = now();
         let since = at.saturating_sub(self.looked);
         let is_late = since > self.planned + LATE;
@@ -236,14 +236,14 @@ impl Watch {
         for who in whose {
             let seen = &mut self.seen[*who as usize];
             let Some(tid) = life.tid(*who) else {
-                *seen = Seen::default();
+                *seen = HeartbeatState::default();
                 continue;
             };
             let (thread, process_cpu) = match sight {
                 Sight::Threads(threads) => (threads.thread(tid).ok().flatten(), None),
                 Sight::Process(cpu) => (None, Some(cpu)),
             };
-            let left = seen.look(&Found {
+            let left = seen.look(&HeartbeatReading {
                 at,
                 since,
                 is_late,
@@ -265,10 +265,10 @@ impl Watch {
     }
 }
 
-impl Seen {
+impl HeartbeatState {
     /// Returns how long it has left.
-    fn look(&mut self, found: &Found) -> Duration {
-        let Found { at, since, .. } = *found;
+    fn look(&mut self, found: &HeartbeatReading) -> Duration {
+        let HeartbeatReading { at, since, .. } = *found;
         let cpu = found.thread.map(|thread| thread.cpu).or(found.process_cpu);
         let cpu = cpu.unwrap_or(self.cpu);
         let ran = cpu.saturating_sub(self.cpu);
@@ -323,11 +323,11 @@ mod tests {
         due: Duration,
         mut look: impl FnMut(u32) -> (Duration, bool, Option<Thread>),
     ) -> Option<u32> {
-        let (mut seen, mut at) = (Seen::default(), Duration::ZERO);
+        let (mut seen, mut at) = (HeartbeatState::default(), Duration::ZERO);
         (0..60).find(|number| {
             let (since, is_late, thread) = look(*number);
             at += since;
-            let found = Found {
+            let found = HeartbeatReading {
                 at,
                 since,
                 is_late,
@@ -389,9 +389,9 @@ mod tests {
     #[test]
     fn before_threads_can_be_listed_who_gets_any_cpu_time_is_not_stuck() {
         let overdue_after = |stops_at: u32| {
-            let mut seen = Seen::default();
+            let mut seen = HeartbeatState::default();
             (0..60).find(|number| {
-                let found = Found {
+                let found = HeartbeatReading {
                     at: *number * SECOND,
                     since: SECOND,
                     is_late: false,
@@ -427,15 +427,15 @@ mod tests {
         life.list_by(&tasks.threads).unwrap();
         let own = other.threads().unwrap().thread(gettid().as_raw().cast_unsigned());
         assert!(own.unwrap().unwrap().is_awake);
-        assert_eq!(other.daemon(), Some(Named::own().unwrap()));
-        let sign = life.sign(Who::MainLoop);
-        assert!(other.is_well(&DAEMON) && other.tid(Who::Rules).is_none());
-        let due = |life: Life| life.slot(Who::MainLoop).due();
+        assert_eq!(other.daemon(), Some(ProcessIdentity::own().unwrap()));
+        let sign = life.sign(WatchedTask::MainLoop);
+        assert!(other.is_well(&DAEMON) && other.tid(WatchedTask::Rules).is_none());
+        let due = |life: Life| life.slot(WatchedTask::MainLoop).due();
         let before = due(other);
         sign.give_for(LONG_WORK);
         assert!(due(other) > before + LONG_WORK - PATIENCE - SECOND);
         drop(sign);
-        assert!(other.tid(Who::MainLoop).is_none());
+        assert!(other.tid(WatchedTask::MainLoop).is_none());
     }
 
     #[test]

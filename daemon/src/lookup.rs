@@ -55,11 +55,11 @@ enum Subject {
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub enum Answer {
+pub enum LookupAnswer {
     Path {
         uid: u32,
         path: String,
-        found: Looked,
+        found: PathTarget,
     },
     /// None where they could not be read within a moment.
     Arguments {
@@ -72,7 +72,7 @@ pub enum Answer {
 
 /// What a path leads to, in the broker's mount namespace, which is the daemon's.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub enum Looked {
+pub enum PathTarget {
     File(Target),
     /// To no file that can be executed.
     Missing,
@@ -168,7 +168,7 @@ impl LookUps {
     ///
     /// # Errors
     /// Where the broker has ended: start another one.
-    pub fn answers(&mut self) -> Result<Vec<Answer>> {
+    pub fn answers(&mut self) -> Result<Vec<LookupAnswer>> {
         let mut answers = Vec::new();
         loop {
             match hear(&self.socket, MsgFlags::MSG_DONTWAIT) {

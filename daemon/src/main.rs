@@ -56,7 +56,7 @@ fn run_command() -> u8 {
                 return 1;
             }
         },
-        _ => (BoxMakeWriter::new(|| say::Log), None),
+        _ => (BoxMakeWriter::new(|| say::LogWriter), None),
     };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -130,6 +130,6 @@ fn tell(told: &clap::Error) -> u8 {
 /// The daemon waits for nobody who does not read what it logs. Dropping the guard writes what waits, within a second.
 fn patient_log() -> (BoxMakeWriter, Option<WorkerGuard>) {
     let builder = NonBlockingBuilder::default().buffered_lines_limit(LINES_KEPT);
-    let (log, writes) = builder.lossy(true).thread_name("giveway-log").finish(say::Log);
+    let (log, writes) = builder.lossy(true).thread_name("giveway-log").finish(say::LogWriter);
     (BoxMakeWriter::new(log), Some(writes))
 }

@@ -20,7 +20,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket
 use crate::kernel::holders::{self, Holding};
 use crate::kernel::namespace::is_initial_pid;
 use crate::kernel::netlink::{Body, Netlink, attribute, u32_at};
-use crate::kernel::process::end::Named;
+use crate::kernel::process::end::ProcessIdentity;
 use crate::kernel::{own_netns, random};
 
 const PREFIX: &str = "giveway/";
@@ -70,7 +70,7 @@ pub struct Present {
     pub role: Role,
     /// As the kernel tells who holds its socket. None where that cannot be told from here (for another user than root, or in a
     /// pid namespace that does not see all processes): then the name is all there is, and it may be made up.
-    pub process: Option<Named>,
+    pub process: Option<ProcessIdentity>,
     pub folder: Folder,
 }
 
@@ -78,7 +78,7 @@ pub struct Present {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Name {
     role: Role,
-    named: Named,
+    named: ProcessIdentity,
     folder: Folder,
 }
 
@@ -98,7 +98,7 @@ pub struct Announced(#[allow(dead_code)] OwnedFd);
 pub fn announce(role: Role, folder: Folder) -> Result<Announced> {
     let own = Name {
         role,
-        named: Named::own()?,
+        named: ProcessIdentity::own()?,
         folder,
     };
     let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
@@ -188,7 +188,7 @@ fn bound_by_root(message: &[u8]) -> Option<Bound> {
 impl Bound {
     /// The process that its name tells of, by its number here, where it holds this socket. Others may for a moment: what
     /// giveway starts holds what giveway does, until it executes something.
-    fn holder(&self, held: &[Holding]) -> Option<Named> {
+    fn holder(&self, held: &[Holding]) -> Option<ProcessIdentity> {
         let is_this = |one: &&Holding| {
             one.cookie
                 .map_or(one.inode == self.inode, |cookie| cookie == self.cookie)
@@ -196,7 +196,7 @@ impl Bound {
         let mut holders = held
             .iter()
             .filter(is_this)
-            .filter_map(|one| Named::of(one.pid).ok().flatten());
+            .filter_map(|one| ProcessIdentity::of(one.pid).ok().flatten());
         holders.find(|process| process.is_marked_as(self.name.named))
     }
 }
@@ -216,7 +216,7 @@ impl Name {
         let mut number = || u64::from_str_radix(words.next()?, 16).ok();
         Some(Self {
             role: *role,
-            named: Named::from_words([number()?, number()?, number()?, number()?])?,
+            named: ProcessIdentity::from_words([number()?, number()?, number()?, number()?])?,
             folder: Folder(number()?, number()?),
         })
     }
@@ -241,7 +241,7 @@ impl Present {
     /// That it runs, and who it is, for one who has to look for it.
     pub fn shown(self, netns_inum: u32) -> String {
         match self.process {
-            Some(Named { pid, .. }) => format!(
+            Some(ProcessIdentity { pid, .. }) => format!(
                 "another giveway runs in this network namespace (pid {pid}), its state is under \
                  /proc/{pid}/root/run/giveway/netns-{netns_inum}"
             ),
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     fn is_present(role: Role) -> bool {
-        let own = Named::own().unwrap();
+        let own = ProcessIdentity::own().unwrap();
         all()
             .unwrap()
             .iter()
@@ -301,7 +301,7 @@ mod tests {
     fn a_name_is_read_back_and_garbage_is_nobody() {
         let own = Name {
             role: Role::Guardian,
-            named: Named::own().unwrap(),
+            named: ProcessIdentity::own().unwrap(),
             folder: Folder(u64::MAX, 7),
         };
         let longest = own.to_text().len() + 9;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail, ensure};
 
 use crate::holder::Holder;
-use crate::kernel::process::end::{Named, is_over, is_over_within, kill};
+use crate::kernel::process::end::{ProcessIdentity, is_over, is_over_within, kill};
 use crate::place::{Ended, Lock, Place};
 use crate::presence::{self, Folder, Role, announce};
 use crate::undo;
@@ -108,9 +108,9 @@ fn lock(place: &Place, folder: Folder, what_for: For) -> Result<Lock> {
 }
 
 /// Of this folder, or of one in its place that was removed, and others than this process; those of whom the kernel tells.
-fn here(role: Role, folder: Folder) -> Vec<Named> {
+fn here(role: Role, folder: Folder) -> Vec<ProcessIdentity> {
     let found = presence::all().unwrap_or_default().into_iter();
-    let own = Named::own().ok();
+    let own = ProcessIdentity::own().ok();
     let processes = found
         .filter(|one| one.role == role && one.is_here(folder))
         .filter_map(|one| one.process);

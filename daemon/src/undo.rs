@@ -24,9 +24,9 @@ use crate::actuate::sockets::cap::marks;
 use crate::actuate::thread::attributes::Attributes;
 use crate::actuate::{download, nice, queue, thread, upload};
 use crate::journal::register::{JournalFile, Undo};
-use crate::journal::{self, Left, Undone, Written, contents};
+use crate::journal::{self, JournalContents, Undone, UnrestoredEntries, contents};
 use crate::kernel::links::detach_all_of;
-use crate::kernel::walker::{self, Sockets};
+use crate::kernel::walker::{self, SocketProtocol};
 use crate::life::LONG_WORK;
 use crate::place::{LeftBy, Place};
 use crate::presence;
@@ -99,8 +99,8 @@ fn at_once(place: &Place, journals: &[Undo], dry_run: bool) -> Undone {
 pub struct Undoing {
     place: Place,
     dry_run: bool,
-    written: HashMap<JournalFile, Written>,
-    left: Vec<Left>,
+    written: HashMap<JournalFile, JournalContents>,
+    left: Vec<UnrestoredEntries>,
     /// What a later undo needs them for is not done.
     pins_stay: bool,
     /// No process is nice by giveway any more, so that nothing has to follow what they start.
@@ -111,9 +111,9 @@ pub struct Undoing {
 /// The files of the journals as they were seen last, for when one is removed by another than giveway. A writer that clears a
 /// journal empties its file.
 #[derive(Default)]
-pub struct Held(HashMap<JournalFile, Vec<File>>);
+pub struct OpenJournals(HashMap<JournalFile, Vec<File>>);
 
-impl Held {
+impl OpenJournals {
     /// Call it often: what was not seen is not held.
     pub fn follow(&mut self, place: &Place) {
         for file in JournalFile::ALL {
@@ -146,7 +146,7 @@ impl Held {
 
 enum Read {
     LeftBy(LeftBy),
-    Journal(JournalFile, Written),
+    Journal(JournalFile, JournalContents),
 }
 
 impl Undoing {
@@ -169,7 +169,7 @@ impl Undoing {
             // Whoever has waited too long hears nothing more.
             let _ = tell.send(Read::LeftBy(of.left_by()));
             for file in wanted {
-                let _ = tell.send(Read::Journal(file, Written::read(of.journal(file))));
+                let _ = tell.send(Read::Journal(file, JournalContents::read(of.journal(file))));
             }
             drop(under_way);
         });
@@ -197,10 +197,10 @@ impl Undoing {
     }
 
     /// And by journals whose files were removed.
-    pub fn with(mut self, held: &Held) -> Self {
+    pub fn with(mut self, held: &OpenJournals) -> Self {
         for (file, bytes) in held.removed() {
             let written = self.written.entry(file);
-            let empty = || Written::empty(self.place.journal(file));
+            let empty = || JournalContents::empty(self.place.journal(file));
             written.or_insert_with(empty).add_removed(&bytes);
         }
         self
@@ -317,7 +317,7 @@ impl Undoing {
         }
     }
 
-    fn note(&mut self, file: JournalFile, (mut undone, left): (Undone, Left)) {
+    fn note(&mut self, file: JournalFile, (mut undone, left): (Undone, UnrestoredEntries)) {
         if file == JournalFile::Sockets {
             undone.sockets = undone.lines.len();
         }
@@ -349,7 +349,7 @@ static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 /// Something that took too long still goes on in this process, and ends with it; or somebody keeps a socket locked, so that it
 /// is too soon to try again.
 pub fn goes_on() -> bool {
-    UNDER_WAY.load(Ordering::Acquire) > 0 || walker::check(Sockets::Tcp).is_err()
+    UNDER_WAY.load(Ordering::Acquire) > 0 || walker::check(SocketProtocol::Tcp).is_err()
 }
 
 /// In a thread that may get stuck, with the priority of this one; in this one only where no other can be had. It lets go of

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::fmt::Debug;
 
 use giveway::actuate::nice::MadeNice;
-use giveway::actuate::queue::undo::Before;
+use giveway::actuate::queue::undo::OriginalQueue;
 use giveway::actuate::receive::settings::Setting;
 use giveway::actuate::sockets::cap::marks::Capped;
 use giveway::actuate::thread::Changed;
@@ -36,7 +36,7 @@ fuzz_target!(|input: &[u8]| {
     };
     match whose % 5 {
         0 => read::<Capped>(bytes),
-        1 => read::<Before>(bytes),
+        1 => read::<OriginalQueue>(bytes),
         2 => read::<Setting>(bytes),
         3 => read::<Changed>(bytes),
         _ => read::<MadeNice>(bytes),

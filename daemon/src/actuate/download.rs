@@ -31,7 +31,7 @@ use crate::kernel::netlink::Netlink;
 use crate::kernel::records;
 use crate::kernel::skeletons::download as skeleton;
 use crate::kernel::skeletons::download::types;
-use crate::kernel::tcx::{self, Way};
+use crate::kernel::tcx::{self, TcxHook};
 use crate::kernel::{now, uplink, way_in};
 use crate::place::Place;
 
@@ -40,8 +40,8 @@ pub mod device;
 mod refusals;
 pub mod tree;
 
-use containers::{Containers, Receiving};
-use device::{DOWN, Device};
+use containers::{ContainerDownloads, Receiving};
+use device::{DOWN, IfbDevice};
 use tree::{Ordered, Tree};
 
 /// A port that no socket has any more is forgotten within twice this time.
@@ -88,7 +88,7 @@ struct Standing {
     _comes_back: OwnedFd,
     tree: Tree,
     /// Where downloads of containers are limited.
-    containers: Option<Containers>,
+    containers: Option<ContainerDownloads>,
     /// Why they are not, and when that is tried again.
     containers_failed: Option<(BackOff, String)>,
     ports: MapHandle,
@@ -216,7 +216,7 @@ impl DownloadActuator {
             .filter_map(|standing| standing.containers_failed.as_ref());
         let failed = failed.map(|(_, why)| why.clone());
         failed
-            .chain(containers.map(Containers::missing).unwrap_or_default())
+            .chain(containers.map(ContainerDownloads::missing).unwrap_or_default())
             .collect()
     }
 
@@ -313,7 +313,7 @@ impl Standing {
         })?;
         let skeleton = explain("load the limits of what arrives", || open.load())?;
         let keep = |map| MapHandle::try_from(map).context("cannot keep a map of the limits of what arrives");
-        let comes_back = tcx::attach(skeleton.progs.gw_come_back.as_fd(), ifindex, Way::Out)?;
+        let comes_back = tcx::attach(skeleton.progs.gw_come_back.as_fd(), ifindex, TcxHook::Egress)?;
         Ok(Self {
             ifindex,
             program: skeleton.progs.gw_detour.as_fd().try_clone_to_owned()?,
@@ -340,7 +340,7 @@ impl Standing {
             Some(containers) => containers,
             none => {
                 let filters = Filters::load(self.ifindex, self.tree.is_fair())?;
-                none.insert(Containers::load(filters, shared, receiving.cgroups)?)
+                none.insert(ContainerDownloads::load(filters, shared, receiving.cgroups)?)
             }
         };
         containers.follow(netlink, journal, &receiving.devices)?;
@@ -373,7 +373,7 @@ impl Standing {
             if self.links.contains_key(ifindex) {
                 continue;
             }
-            match tcx::attach(self.program.as_fd(), *ifindex, Way::In) {
+            match tcx::attach(self.program.as_fd(), *ifindex, TcxHook::Ingress) {
                 Ok(link) => drop(self.links.insert(*ifindex, (name.clone(), link))),
                 Err(error) => drop(left_out.insert(*ifindex, format!("{error:#}"))),
             }
@@ -405,7 +405,7 @@ impl Standing {
         for (ifindex, (name, link)) in &mut self.links {
             if !tcx::is_attached(link.as_fd()).unwrap_or(true) {
                 // Somebody has taken it off; or the device is gone, which the links will show.
-                match tcx::attach(self.program.as_fd(), *ifindex, Way::In) {
+                match tcx::attach(self.program.as_fd(), *ifindex, TcxHook::Ingress) {
                     Ok(anew) => *link = anew,
                     Err(_) if uplink::device(netlink, *ifindex).is_err() => {}
                     Err(error) => return Err(error.context(format!("the program at the ingress of {name} is gone"))),
@@ -416,7 +416,7 @@ impl Standing {
             if !way_in::is_last(*ifindex, self.program.as_fd())? {
                 tracing::info!("another program was attached at the ingress of {name}: giveway's goes behind it");
                 tcx::detach(link.as_fd())?;
-                *link = tcx::attach(self.program.as_fd(), *ifindex, Way::In)?;
+                *link = tcx::attach(self.program.as_fd(), *ifindex, TcxHook::Ingress)?;
             }
         }
         self.age_ports()
@@ -524,7 +524,7 @@ impl Entry for Taken {
 }
 
 /// Removes every device of this kind, once what waits in it has gone.
-pub fn remove_all(device: Device, dry_run: bool) -> Result<Vec<String>> {
+pub fn remove_all(device: IfbDevice, dry_run: bool) -> Result<Vec<String>> {
     let mut netlink = Netlink::open()?;
     let mut lines = Vec::new();
     for (ifindex, name) in device::ours(&mut netlink, device)? {

@@ -23,7 +23,7 @@ use crate::kernel::netlink::{
 };
 use crate::kernel::qdisc::{KIND, OPTIONS, tcmsg};
 use crate::kernel::skeletons::upload as skeleton;
-use crate::kernel::tcx::{self, Way};
+use crate::kernel::tcx::{self, TcxHook};
 use crate::kernel::{uplink, way_in};
 
 /// The parent of what clsact is, and of its filters at the egress; its own number (include/uapi/linux/pkt_sched.h).
@@ -75,7 +75,7 @@ impl Filters {
         Ok(Self {
             by,
             program: skeleton.progs.gw_leaves.as_fd().try_clone_to_owned()?,
-            _to_class: tcx::attach(skeleton.progs.gw_to_class.as_fd(), by, Way::Out)?,
+            _to_class: tcx::attach(skeleton.progs.gw_to_class.as_fd(), by, TcxHook::Egress)?,
             devices: BTreeMap::new(),
         })
     }

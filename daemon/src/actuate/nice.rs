@@ -27,7 +27,7 @@ use crate::life::Life;
 use crate::pins::{NICE_LINKS, NICE_NOTES, NICE_UNNOTED, Pins};
 use crate::place::Place;
 use notes::{Notes, Task, count_of, is_notes, unnoted_of};
-use thread::{Wanted, renice, shown};
+use thread::{ThreadSetting, renice, shown};
 
 mod notes;
 mod thread;
@@ -299,8 +299,8 @@ impl Task {
         (self.taken > 0).then(|| (self.process(), self.tid, shown(self.nice_now, self.ioprio_now)))
     }
 
-    fn wanted(&self) -> Wanted {
-        Wanted {
+    fn wanted(&self) -> ThreadSetting {
+        ThreadSetting {
             set: self.set,
             back: self.back,
             nice: self.nice,

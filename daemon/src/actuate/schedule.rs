@@ -16,7 +16,7 @@ use super::thread::refusal::{Surroundings, explain, prepare};
 use super::thread::{self, Changed};
 use crate::journal::Journal;
 use crate::kernel::process::{Handle, ThreadMark};
-use crate::kernel::tasks::{Share, Tasks};
+use crate::kernel::tasks::{RealtimeGroup, Tasks};
 use crate::place::Place;
 
 /// A process may make threads as fast as they are set. Those that come later are reported one by one.
@@ -144,7 +144,7 @@ impl ScheduleActuator {
         Ok(())
     }
 
-    fn share_of(&self, tid: u32) -> Option<Share> {
+    fn share_of(&self, tid: u32) -> Option<RealtimeGroup> {
         self.tasks.process(tid).ok()??.share
     }
 

@@ -91,13 +91,13 @@ pub trait SocketActuator {
 
 /// All of them. Empty in a dry run.
 #[derive(Default)]
-pub struct Sockets {
+pub struct SocketActuators {
     actuators: Vec<Box<dyn SocketActuator>>,
     /// What all of them have written down.
     journal: Option<Journal<Capped>>,
 }
 
-impl Sockets {
+impl SocketActuators {
     /// Opens every actuator that this kernel has; also returns what does not work.
     /// `local_waits`: what the queue tells of background that waits in it.
     pub fn open(place: &Place, config: &Config, local_waits: &MapHandle) -> (Self, Vec<String>) {

@@ -13,7 +13,7 @@ use giveway_engine::rate;
 
 use crate::commands::args::{Json, RateArgs, classes};
 use crate::commands::{active, counted, print, print_json};
-use crate::control::{ByHandNow, Named, Part, Request, client};
+use crate::control::{ByHandNow, Part, Request, TargetId, client};
 use crate::kernel::process::thread_start;
 use crate::place::Place;
 use crate::say::{note, print_line};
@@ -209,12 +209,12 @@ pub fn shown(view: &HandView) -> String {
     format!("{}: {}{}", view.set.target.shown(), what.join("; "), lacks_shown(view))
 }
 
-fn named(target: &str) -> Result<Named> {
+fn named(target: &str) -> Result<TargetId> {
     if let Ok(pid) = target.parse::<u32>() {
-        return process(pid).map(Named::Process);
+        return process(pid).map(TargetId::Process);
     }
     if let Some(flow) = flow(target) {
-        return Ok(Named::Flow(flow));
+        return Ok(TargetId::Flow(flow));
     }
     let id = active::id_of(target);
     let id = id.map_err(|error| {
@@ -223,7 +223,7 @@ fn named(target: &str) -> Result<Named> {
              IPv6 [ADDRESS]:PORT; `giveway link set` is for links, a rule with `user` for users"
         )
     })?;
-    Ok(Named::Cgroup(id))
+    Ok(TargetId::Cgroup(id))
 }
 
 fn process(pid: u32) -> Result<ProcessId> {

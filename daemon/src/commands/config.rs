@@ -22,7 +22,7 @@ use crate::say::print_line;
 
 mod machine;
 
-use machine::{Machine, no_unit};
+use machine::{MachineCheck, no_unit};
 
 #[derive(Args)]
 pub struct ConfigArgs {
@@ -51,7 +51,7 @@ pub enum ConfigCommand {
 pub fn run(args: &ConfigArgs) -> Result<()> {
     match &args.command {
         Some(ConfigCommand::Check { files, strict, offline }) => {
-            let mut told = Told::default();
+            let mut told = WarningCounts::default();
             check(files, *offline, &mut told)?;
             if *strict { told.as_errors() } else { Ok(()) }
         }
@@ -61,12 +61,12 @@ pub fn run(args: &ConfigArgs) -> Result<()> {
 
 /// How many warnings there were.
 #[derive(Default)]
-struct Told {
+struct WarningCounts {
     of_files: usize,
     of_machine: usize,
 }
 
-impl Told {
+impl WarningCounts {
     fn count(&mut self, remark: &Remark) {
         *(if remark.is_machines {
             &mut self.of_machine
@@ -116,7 +116,7 @@ impl Remark {
     }
 }
 
-fn check(files: &[impl AsRef<Path>], offline: bool, told: &mut Told) -> Result<()> {
+fn check(files: &[impl AsRef<Path>], offline: bool, told: &mut WarningCounts) -> Result<()> {
     let mut problems = Vec::new();
     let (mut main, mut folder) = (None, Vec::new());
     for path in files.iter().map(AsRef::as_ref) {
@@ -163,7 +163,7 @@ fn check(files: &[impl AsRef<Path>], offline: bool, told: &mut Told) -> Result<(
 }
 
 /// Files of rules are for links that the usual configuration tells of.
-fn check_machine(main: Option<Source>, folder: Vec<Source>, told: &mut Told) -> Result<()> {
+fn check_machine(main: Option<Source>, folder: Vec<Source>, told: &mut WarningCounts) -> Result<()> {
     let usual = || fs::read_to_string(USUAL_CONFIGURATION).ok();
     let text = main.as_ref().map_or_else(usual, |main| main.text.clone().ok());
     let config = text.and_then(|text| Config::parse(&text).ok()).unwrap_or_default();
@@ -175,7 +175,7 @@ fn check_machine(main: Option<Source>, folder: Vec<Source>, told: &mut Told) -> 
         },
         &uid_of,
     );
-    let machine = Machine::look(&config, &rules);
+    let machine = MachineCheck::look(&config, &rules);
     print_line("this machine:")?;
     for line in machine.lines.iter().chain(&machine.missing) {
         print_line(format_args!("  {line}"))?;

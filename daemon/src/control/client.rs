@@ -133,20 +133,20 @@ pub fn stop_daemon(place: &Place) -> Result<Option<u32>> {
 }
 
 /// Nothing of giveway's is in force for as long as this lives, and no longer than the daemon was asked for.
-pub struct Pause(Answers);
+pub struct PauseSession(Answers);
 
 /// Asks the daemon to take everything back for so long, and waits until it has.
 ///
 /// # Errors
 /// Where it refuses, or does not come to the end of it.
-pub fn pause(place: &Place, for_s: u32) -> Result<Pause> {
+pub fn pause(place: &Place, for_s: u32) -> Result<PauseSession> {
     let mut answers = ask(place, Request::Pause { for_s })?;
     answers.0.get_ref().set_read_timeout(Some(PATIENCE_WITH_END))?;
     let _: PausedView = answers.first()?;
-    Ok(Pause(answers))
+    Ok(PauseSession(answers))
 }
 
-impl Pause {
+impl PauseSession {
     /// Whether it lasted until now.
     pub fn holds(&self) -> bool {
         let mut byte = [0];

@@ -35,7 +35,7 @@ use giveway_engine::status::{PausedView, Status};
 mod realtime;
 mod shares;
 
-use shares::{AFTER_MUCH, BETWEEN_REQUESTS, Share, Shares};
+use shares::{AFTER_MUCH, BETWEEN_REQUESTS, Shares, UserSlot};
 
 /// An authorised request for the daemon's loop, with the channel for its answer.
 pub enum Call {
@@ -201,7 +201,7 @@ async fn answer(
     peer: UCred,
     readers: Option<Gid>,
     handlers: Handlers,
-    share: Share,
+    share: UserSlot,
 ) -> Result<()> {
     let mut line = String::new();
     let (reader, _) = stream.split();

@@ -14,7 +14,7 @@ use crate::kernel::descriptors::keep_only;
 use crate::kernel::process::Handle;
 use crate::kernel::program::{self, Child};
 use crate::kernel::tasks::Threads;
-use crate::life::{Life, Sight, Watch, Who};
+use crate::life::{Life, Sight, Watch, WatchedTask};
 
 /// A guardian that is let go ends within this time, or is killed.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -65,7 +65,7 @@ impl Guarded {
         let has_died = self.child.has_ended();
         let is_silent = self
             .watch
-            .look(self.life, &[Who::Guardian], Sight::Threads(threads))
+            .look(self.life, &[WatchedTask::Guardian], Sight::Threads(threads))
             .is_some();
         if !has_died && !is_silent {
             return Ok(false);
@@ -102,7 +102,7 @@ fn spawn(life: Life, pipe: &PipeReader, page: &OwnedFd) -> Result<Child> {
     let stderr = io::stderr();
     let files = [pipe.as_fd(), page.as_fd(), stderr.as_fd()];
     let child = program::again(c"guardian", Some(crate::notify::SOCKET), files).context(what)?;
-    life.expect(Who::Guardian, child.id());
+    life.expect(WatchedTask::Guardian, child.id());
     Ok(child)
 }
 

@@ -2,7 +2,7 @@
 //! Which journals there are, and how each is put back. Who writes a journal says so beside its entries ([`Undo`]);
 //! [`crate::undo`] goes through them.
 
-use super::{Entry, PutBack, Written};
+use super::{Entry, JournalContents, PutBack};
 
 /// One writer each.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -68,7 +68,7 @@ impl Undo {
     pub const fn of<E: Entry>(file: JournalFile) -> Self {
         Self {
             file,
-            put_back: Written::put_back::<E>,
+            put_back: JournalContents::put_back::<E>,
         }
     }
 }

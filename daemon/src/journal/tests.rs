@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::*;
 
 fn undo(path: &Path, dry_run: bool) -> Undone {
-    super::undo(path, Written::put_back::<Fake>, dry_run)
+    super::undo(path, JournalContents::put_back::<Fake>, dry_run)
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

@@ -35,7 +35,7 @@ pub struct Lent {
 }
 
 /// The loaded programs; dropping them ends everything here.
-pub struct Lending {
+pub struct LendingPrograms {
     lenders: Lenders,
     counters: MapHandle,
     account: Link,
@@ -47,9 +47,9 @@ pub struct Lending {
 
 /// Names threads that may lend, from any thread.
 #[derive(Clone)]
-pub struct Lenders(Arc<Named>);
+pub struct Lenders(Arc<LenderMap>);
 
-struct Named {
+struct LenderMap {
     lenders: MapHandle,
     /// How often one was named.
     namings: AtomicU32,
@@ -62,7 +62,7 @@ pub struct MayLend {
     naming: u32,
 }
 
-impl Lending {
+impl LendingPrograms {
     pub fn open() -> Result<Self> {
         super::check_requirements()?;
         let mut storage = MaybeUninit::uninit();
@@ -72,7 +72,7 @@ impl Lending {
         let (programs, maps) = (&skeleton.progs, &skeleton.maps);
         let keep = |map| MapHandle::try_from(map).context("cannot keep a map of lent priority");
         Ok(Self {
-            lenders: Lenders(Arc::new(Named {
+            lenders: Lenders(Arc::new(LenderMap {
                 lenders: keep(&maps.lenders)?,
                 namings: AtomicU32::default(),
             })),

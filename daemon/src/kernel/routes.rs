@@ -15,7 +15,7 @@ use super::uplink;
 mod rules;
 
 use nix::sys::socket::AddressFamily;
-use rules::Way;
+use rules::TableLookup;
 
 /// Bytes of a message before its attributes (struct rtmsg, struct nhmsg), and of a next hop before its own (struct
 /// rtnexthop).
@@ -87,7 +87,7 @@ pub struct Defaults {
 struct Preference {
     is_tunnel: bool,
     family: u8,
-    way: Way,
+    way: TableLookup,
     metric: u32,
     hop: usize,
     /// Where all else is the same.

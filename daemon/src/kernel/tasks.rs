@@ -100,7 +100,7 @@ pub struct Facts {
     pub chosen: Option<Choice>,
     pub by_hand: u64,
     pub inherited: Option<Inherited>,
-    pub share: Option<Share>,
+    pub share: Option<RealtimeGroup>,
 }
 
 /// Of an executable.
@@ -115,7 +115,7 @@ pub struct FileName {
 
 /// The group by which the scheduler shares real time out (CONFIG_RT_GROUP_SCHED).
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Share {
+pub enum RealtimeGroup {
     /// Its real time in each period.
     V1 {
         group: String,
@@ -375,11 +375,11 @@ fn owned(fd: i32) -> io::Result<OwnedFd> {
 fn facts(found: &types::gw_process) -> Facts {
     let group = path_of(&found.share).unwrap_or_default();
     let share = match found.share_kind {
-        types::gw_share_kind::GW_SHARE_V1 => Some(Share::V1 {
+        types::gw_share_kind::GW_SHARE_V1 => Some(RealtimeGroup::V1 {
             group,
             runtime_us: found.share_us,
         }),
-        types::gw_share_kind::GW_SHARE_V2 => Some(Share::V2 { group }),
+        types::gw_share_kind::GW_SHARE_V2 => Some(RealtimeGroup::V2 { group }),
         _ => None,
     };
     Facts {

@@ -40,7 +40,7 @@ const QUIET: Duration = Duration::from_secs(300);
 
 /// Which sockets an iterator shows.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Sockets {
+pub enum SocketProtocol {
     Tcp,
     Udp,
 }
@@ -100,14 +100,14 @@ pub fn start() {
 ///
 /// # Errors
 /// Where the last one is stuck still, or it is too soon to try again.
-pub fn check(sockets: Sockets) -> Result<(), Unwalked> {
+pub fn check(sockets: SocketProtocol) -> Result<(), Unwalked> {
     walks().of(sockets).check()
 }
 
 /// What keeps walks from being made just now, a line for each.
 pub fn hindrances() -> Vec<Unwalked> {
     let mut walks = walks();
-    let all = [Sockets::Tcp, Sockets::Udp].map(|sockets| walks.of(sockets).check().err());
+    let all = [SocketProtocol::Tcp, SocketProtocol::Udp].map(|sockets| walks.of(sockets).check().err());
     all.into_iter().flatten().collect()
 }
 
@@ -117,7 +117,7 @@ pub fn spent() -> Duration {
 }
 
 /// Runs the iterator once to its end. Where that fails, some of it may have been handed over.
-pub fn run<T: Record>(link: &Link, sockets: Sockets, each: impl FnMut(T)) -> Result<()> {
+pub fn run<T: Record>(link: &Link, sockets: SocketProtocol, each: impl FnMut(T)) -> Result<()> {
     // SAFETY: takes no pointers.
     let iterator = unsafe { libbpf_sys::bpf_iter_create(link.as_fd().as_raw_fd()) };
     if iterator < 0 {
@@ -127,15 +127,15 @@ pub fn run<T: Record>(link: &Link, sockets: Sockets, each: impl FnMut(T)) -> Res
     read(unsafe { OwnedFd::from_raw_fd(iterator) }, sockets, each)
 }
 
-fn read<T: Record>(iterator: OwnedFd, sockets: Sockets, each: impl FnMut(T)) -> Result<()> {
+fn read<T: Record>(iterator: OwnedFd, sockets: SocketProtocol, each: impl FnMut(T)) -> Result<()> {
     let mut walks = walks();
     walks.of(sockets).check()?;
     let walker = walks.asked(&iterator)?;
     drop(iterator);
     let mut buffer = std::mem::take(&mut walks.buffer);
-    let mut answer = Answer::of(walker);
+    let mut answer = WalkReader::of(walker);
     let read = read_all(&mut answer, &mut buffer, each);
-    let Answer { walker, failed, .. } = answer;
+    let WalkReader { walker, failed, .. } = answer;
     walks.buffer = buffer;
     walks.spent += walker.spent_since;
     let Some(failed) = failed else {
@@ -150,11 +150,11 @@ fn walks() -> MutexGuard<'static, Walks> {
 }
 
 impl Walks {
-    fn of(&mut self, sockets: Sockets) -> &mut Hindrance {
+    fn of(&mut self, sockets: SocketProtocol) -> &mut Hindrance {
         self.ended.retain_mut(|child| !child.has_ended());
         match sockets {
-            Sockets::Tcp => &mut self.tcp,
-            Sockets::Udp => &mut self.udp,
+            SocketProtocol::Tcp => &mut self.tcp,
+            SocketProtocol::Udp => &mut self.udp,
         }
     }
 
@@ -176,12 +176,12 @@ impl Walks {
         }
     }
 
-    fn give_up(&mut self, walker: Walker, failed: Failed, sockets: Sockets) -> Unwalked {
+    fn give_up(&mut self, walker: Walker, failed: Failed, sockets: SocketProtocol) -> Unwalked {
         let mut child = walker.end();
         let why = match failed {
             Failed::Ended => Unwalked::Ended,
             Failed::Late if child.ends_within_ms(MOMENT_MS) => Unwalked::Slow,
-            Failed::Late if sockets == Sockets::Tcp => Unwalked::TcpLocked,
+            Failed::Late if sockets == SocketProtocol::Tcp => Unwalked::TcpLocked,
             Failed::Late => Unwalked::UdpLocked,
         };
         match why {
@@ -235,7 +235,7 @@ struct Walker {
 /// What it says when it has filled the memory, or is at the iterator's end.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Told {
+struct BatchStatus {
     filled: u32,
     /// At its end: 0, or why.
     errno: i32,
@@ -244,7 +244,7 @@ struct Told {
 }
 
 // SAFETY: integers without padding.
-unsafe impl Record for Told {}
+unsafe impl Record for BatchStatus {}
 
 impl Walker {
     fn start() -> Result<Self> {
@@ -281,7 +281,7 @@ impl Walker {
         sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(b"w")], with, flags, None).map(drop)
     }
 
-    fn hear(&mut self, begun: Duration) -> Result<Told, Failed> {
+    fn hear(&mut self, begun: Duration) -> Result<BatchStatus, Failed> {
         loop {
             let left = PATIENCE.saturating_sub(super::now().saturating_sub(begun));
             let mut heard = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
@@ -291,10 +291,10 @@ impl Walker {
                 Err(_) => return Err(Failed::Ended),
                 Ok(_) => {}
             }
-            let mut bytes = [0; size_of::<Told>()];
+            let mut bytes = [0; size_of::<BatchStatus>()];
             return match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
                 Err(Errno::EINTR | Errno::EAGAIN) => continue,
-                Ok(read) => super::records::record::<Told>(&bytes[..read]).ok_or(Failed::Ended),
+                Ok(read) => super::records::record::<BatchStatus>(&bytes[..read]).ok_or(Failed::Ended),
                 Err(_) => Err(Failed::Ended),
             };
         }
@@ -307,7 +307,7 @@ impl Walker {
 }
 
 /// What it reads, as it comes.
-struct Answer {
+struct WalkReader {
     walker: Walker,
     at: usize,
     filled: usize,
@@ -317,7 +317,7 @@ struct Answer {
     failed: Option<Failed>,
 }
 
-impl Answer {
+impl WalkReader {
     fn of(mut walker: Walker) -> Self {
         walker.spent_since = Duration::ZERO;
         Self {
@@ -331,7 +331,7 @@ impl Answer {
         }
     }
 
-    fn next(&mut self) -> Result<Told, Failed> {
+    fn next(&mut self) -> Result<BatchStatus, Failed> {
         if self.is_begun {
             self.walker.ask(None).map_err(|_| Failed::Ended)?;
         }
@@ -340,7 +340,7 @@ impl Answer {
     }
 }
 
-impl Read for Answer {
+impl Read for WalkReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.at == self.filled && !self.is_last {
             let told = self.next().map_err(|failed| {
@@ -448,7 +448,7 @@ unsafe fn asked(socket: RawFd) -> Option<RawFd> {
 /// As of [`serve`].
 unsafe fn walk(socket: RawFd, iterator: RawFd, memory: *mut u8) -> bool {
     loop {
-        let mut told = Told {
+        let mut told = BatchStatus {
             filled: 0,
             errno: 0,
             is_last: 0,
@@ -473,7 +473,7 @@ unsafe fn walk(socket: RawFd, iterator: RawFd, memory: *mut u8) -> bool {
             let mut spent: libc::timespec = std::mem::zeroed();
             libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut spent);
             told.spent_ns = spent.tv_sec.cast_unsigned() * 1_000_000_000 + spent.tv_nsec.cast_unsigned();
-            let size = size_of::<Told>();
+            let size = size_of::<BatchStatus>();
             if libc::send(socket, (&raw const told).cast(), size, libc::MSG_NOSIGNAL) != size.cast_signed() {
                 return false;
             }
@@ -504,14 +504,14 @@ mod tests {
         let bytes: Vec<u8> = all.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let writing = thread::spawn(move || writer.write_all(&bytes));
         let mut told = Vec::new();
-        read(reader.into(), Sockets::Tcp, |number: u32| told.push(number)).unwrap();
+        read(reader.into(), SocketProtocol::Tcp, |number: u32| told.push(number)).unwrap();
         writing.join().unwrap().unwrap();
         assert!(told == all, "{} records", told.len());
         let (reader, mut writer) = io::pipe().unwrap();
         writer.write_all(b"half").unwrap();
         writer.write_all(b"one").unwrap();
         drop(writer);
-        let error = read(reader.into(), Sockets::Tcp, |_: u32| ()).unwrap_err();
+        let error = read(reader.into(), SocketProtocol::Tcp, |_: u32| ()).unwrap_err();
         assert!(error.to_string().contains("within a record"), "{error:#}");
     }
 
@@ -519,18 +519,18 @@ mod tests {
     fn one_that_does_not_answer_is_given_up_and_another_tries_a_second_later() {
         let (reader, writer) = io::pipe().unwrap();
         let begun = Instant::now();
-        let error = read(reader.into(), Sockets::Udp, |_: u32| ()).unwrap_err();
+        let error = read(reader.into(), SocketProtocol::Udp, |_: u32| ()).unwrap_err();
         assert_eq!(error.downcast_ref(), Some(&Unwalked::Slow));
         assert!(begun.elapsed() >= PATIENCE);
         let empty = || io::pipe().unwrap().0;
-        let too_soon = read(empty().into(), Sockets::Udp, |_: u32| ()).unwrap_err();
+        let too_soon = read(empty().into(), SocketProtocol::Udp, |_: u32| ()).unwrap_err();
         assert_eq!(too_soon.downcast_ref(), Some(&Unwalked::Slow));
         assert!(hindrances().contains(&Unwalked::Slow));
-        while check(Sockets::Udp).is_err() {
+        while check(SocketProtocol::Udp).is_err() {
             assert!(begun.elapsed() < 5 * PATIENCE);
             thread::sleep(Duration::from_millis(10));
         }
-        read(empty().into(), Sockets::Udp, |_: u32| ()).unwrap();
+        read(empty().into(), SocketProtocol::Udp, |_: u32| ()).unwrap();
         drop(writer);
     }
 }

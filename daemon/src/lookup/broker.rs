@@ -18,7 +18,7 @@ use nix::sys::socket::MsgFlags;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::{Answer, Looked, Question, Subject, hear, pair, path, sessions, tell};
+use super::{LookupAnswer, PathTarget, Question, Subject, hear, pair, path, sessions, tell};
 use crate::kernel::descriptors::close_others;
 use crate::kernel::process::{CMDLINE_BYTES, cmdline};
 use crate::kernel::program::fork_alone;
@@ -66,7 +66,7 @@ struct Broker {
 
 /// What is looked at again and again.
 struct Watched {
-    told: Option<Answer>,
+    told: Option<LookupAnswer>,
     next: Instant,
     is_asked: bool,
 }
@@ -272,7 +272,7 @@ impl Broker {
         let Some(worker) = self.users.get_mut(&uid).and_then(|user| user.worker.as_mut()) else {
             return;
         };
-        let heard = hear::<Answer>(&worker.socket, MsgFlags::MSG_DONTWAIT);
+        let heard = hear::<LookupAnswer>(&worker.socket, MsgFlags::MSG_DONTWAIT);
         if let Err(Errno::EAGAIN | Errno::EINTR) = heard {
             return;
         }
@@ -290,10 +290,10 @@ impl Broker {
     }
 
     /// Tells the daemon what it does not know yet. None: there is no answer.
-    fn answer(&mut self, question: Question, answer: Option<Answer>) {
+    fn answer(&mut self, question: Question, answer: Option<LookupAnswer>) {
         let answer = match question.about {
             Subject::Path(_) | Subject::Sessions(_) => self.news(question, answer),
-            Subject::Arguments(id, image) => answer.or(Some(Answer::Arguments { id, image, text: None })),
+            Subject::Arguments(id, image) => answer.or(Some(LookupAnswer::Arguments { id, image, text: None })),
             Subject::NoLonger(_) => None,
         };
         if let Some(answer) = answer {
@@ -302,18 +302,18 @@ impl Broker {
         }
     }
 
-    fn news(&mut self, question: Question, answer: Option<Answer>) -> Option<Answer> {
+    fn news(&mut self, question: Question, answer: Option<LookupAnswer>) -> Option<LookupAnswer> {
         let Question { uid, about } = question;
         let watched = self.watched.get_mut(&(uid, about.clone()))?;
         let every = if answer.is_some() { EVERY } else { EVERY_IF_SILENT };
         (watched.is_asked, watched.next) = (false, Instant::now() + every);
-        let is_file = |told: &Answer| matches!(told, Answer::Path { found, .. } if matches!(found, Looked::File(_)));
+        let is_file = |told: &LookupAnswer| matches!(told, LookupAnswer::Path { found, .. } if matches!(found, PathTarget::File(_)));
         let answer = match (answer, about) {
             (Some(answer), _) => answer,
-            (None, Subject::Path(path)) if !watched.told.as_ref().is_some_and(is_file) => Answer::Path {
+            (None, Subject::Path(path)) if !watched.told.as_ref().is_some_and(is_file) => LookupAnswer::Path {
                 uid,
                 path,
-                found: Looked::Silent,
+                found: PathTarget::Silent,
             },
             // While its folder does not answer, it stays what it was found to be.
             (None, _) => return None,
@@ -350,17 +350,17 @@ fn work(socket: &OwnedFd) {
             continue;
         };
         let answer = match about {
-            Subject::Path(path) => Answer::Path {
+            Subject::Path(path) => LookupAnswer::Path {
                 uid,
                 found: path::look(&path),
                 path,
             },
-            Subject::Arguments(id, image) => Answer::Arguments {
+            Subject::Arguments(id, image) => LookupAnswer::Arguments {
                 id,
                 image,
                 text: arguments(id.pid),
             },
-            Subject::Sessions(folder) => Answer::Sessions(sessions::look(Path::new(&folder))),
+            Subject::Sessions(folder) => LookupAnswer::Sessions(sessions::look(Path::new(&folder))),
             Subject::NoLonger(_) => continue,
         };
         if tell(socket, &answer, MsgFlags::empty()).is_err() {

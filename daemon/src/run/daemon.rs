@@ -23,11 +23,11 @@ use tokio::time::{Instant, sleep_until};
 use crate::actuate::download::DownloadActuator;
 use crate::actuate::nice::NiceActuator;
 use crate::actuate::queue::QueueActuator;
-use crate::actuate::sockets::Sockets;
+use crate::actuate::sockets::SocketActuators;
 use crate::actuate::upload::UploadActuator;
 use crate::control::server::{self, Call, Handlers};
 use crate::guardian::guarded::Guarded;
-use crate::interface::{Choice, Found, Interface};
+use crate::interface::{Choice, Interface, ManagedLinks};
 use crate::journal;
 use crate::kernel::descriptors::awaited;
 use crate::kernel::flow_monitor::FlowMonitor;
@@ -36,7 +36,7 @@ use crate::kernel::owner::OwnerReader;
 use crate::kernel::walker::Unwalked;
 use crate::kernel::{now, random, slept};
 use crate::key::KeyFile;
-use crate::life::{Life, Sign, Who};
+use crate::life::{Life, Sign, WatchedTask};
 use crate::neighbours::Neighbours;
 use crate::notify::Notifier;
 use crate::place::{Lock, Place};
@@ -73,7 +73,7 @@ pub struct Daemon {
     pub life: Life,
     pub engine: Network,
     pub monitor: FlowMonitor,
-    pub sockets: Sockets,
+    pub sockets: SocketActuators,
     pub queue: QueueActuator,
     pub download: DownloadActuator,
     pub upload: UploadActuator,
@@ -95,7 +95,7 @@ struct Running {
     sign: Sign,
     notifier: Notifier,
     /// The managed ones; the first of them, as far as it is up.
-    found: Found,
+    found: ManagedLinks,
     interface: Option<Interface>,
     links: Option<LinkEvents>,
     /// Devices may have come or gone since they were looked for.
@@ -143,9 +143,9 @@ impl Daemon {
         };
         server::serve(&self.place, &self.config.control.group, handlers)?;
         let mut running = Running {
-            sign: self.life.sign(Who::MainLoop),
+            sign: self.life.sign(WatchedTask::MainLoop),
             notifier: Notifier::of_environment(),
-            found: Found::default(),
+            found: ManagedLinks::default(),
             interface: None,
             links_changed: true,
             containers_changed: false,

@@ -25,7 +25,7 @@ use super::priority::receive::{Receiver, chains_of};
 use crate::actuate::download::DownloadActuator;
 use crate::actuate::nice::NiceActuator;
 use crate::actuate::queue::QueueActuator;
-use crate::actuate::sockets::Sockets;
+use crate::actuate::sockets::SocketActuators;
 use crate::actuate::sockets::cap::rtt_floors_us;
 use crate::actuate::sockets::lbe;
 use crate::actuate::upload::UploadActuator;
@@ -41,7 +41,7 @@ use crate::kernel::owner::OwnerReader;
 use crate::kernel::types::Types;
 use crate::kernel::{random, uid_of};
 use crate::key::KeyFile;
-use crate::life::{LONG_WORK, Life, Who};
+use crate::life::{LONG_WORK, Life, WatchedTask};
 use crate::neighbours::open_to_users;
 use crate::notify::Notifier;
 use crate::place::Place;
@@ -136,7 +136,7 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
     }
     // Before anything is loaded: a start that hangs is a death, too.
     let (life, page) = Life::new()?;
-    let starts = life.sign(Who::MainLoop);
+    let starts = life.sign(WatchedTask::MainLoop);
     let guarded = (!args.dry_run).then(|| Guarded::start(life, page)).transpose()?;
     lock.name(guarded.as_ref().map(Guarded::pid));
     begun.check(&place)?;
@@ -174,7 +174,7 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
     let local_waits = (!args.dry_run).then(local_wait::create).transpose()?;
     let (sockets, mut degraded) = local_waits
         .as_ref()
-        .map_or_else(Default::default, |waits| Sockets::open(&place, &config, waits));
+        .map_or_else(Default::default, |waits| SocketActuators::open(&place, &config, waits));
     if let Some(marks) = sockets.marks_id() {
         life.hold_marks(marks);
     }

@@ -19,7 +19,7 @@ use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::skeletons::container as skeleton;
-use crate::kernel::tcx::{self, Way};
+use crate::kernel::tcx::{self, TcxHook};
 use crate::kernel::uplink::Veth;
 use crate::kernel::way_in;
 
@@ -31,7 +31,7 @@ pub struct Receiving<'a> {
     pub devices: BTreeMap<u32, &'a Veth>,
 }
 
-pub struct Containers {
+pub struct ContainerDownloads {
     program: OwnedFd,
     namespaces: MapHandle,
     filters: Filters,
@@ -39,7 +39,7 @@ pub struct Containers {
     refusals: Refusals,
 }
 
-impl Containers {
+impl ContainerDownloads {
     pub fn load(filters: Filters, shared: &Received, cgroups: &MapHandle) -> Result<Self> {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::ContainerSkelBuilder::default();
@@ -120,7 +120,7 @@ impl Containers {
             .update(&ifindex.to_ne_bytes(), &netns.to_ne_bytes(), MapFlags::ANY)
             .context("cannot say which namespace is behind it")?;
         if !self.attached.contains_key(&ifindex) {
-            let link = tcx::attach(self.program.as_fd(), ifindex, Way::Out)?;
+            let link = tcx::attach(self.program.as_fd(), ifindex, TcxHook::Egress)?;
             self.attached.insert(ifindex, link);
         }
         Ok(())

@@ -25,7 +25,7 @@ use crate::kernel::libbpf_log::explain;
 use crate::kernel::records::{bytes_of, lookup, record};
 use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::admission as skeleton;
-use crate::kernel::tcx::{self, Way};
+use crate::kernel::tcx::{self, TcxHook};
 use crate::kernel::{cgroup, check_release, now};
 use skeleton::types;
 
@@ -114,7 +114,7 @@ pub struct LocalNetwork {
 
 /// What there is to look up, so that a packet looks for nothing else.
 #[derive(Clone, Copy, Default)]
-pub struct Told<'a> {
+pub struct PacketLookups<'a> {
     pub background_flows: usize,
     pub treated_sockets: usize,
     /// Of some processes there is a limit.
@@ -202,7 +202,7 @@ impl Admission {
                 .context("cannot pass a [[deadline]] rule to admission")?;
         }
         let at_root = |what: &str, program: &ProgramMut<'_>| {
-            let root = cgroup::Root::open()?;
+            let root = cgroup::CgroupRoot::open()?;
             explain(what, || program.attach_cgroup(root.directory.as_raw_fd()))
         };
         let nice = at_root("mark the sockets of tasks at nice 19", &programs.gw_mark_nice);
@@ -262,7 +262,7 @@ impl Admission {
     }
 
     /// What both programs go by from now on, on the link of this number. None: there is none, every packet passes.
-    pub fn configure(&self, number: u32, plan: Option<(&Plan, Told<'_>)>) -> Result<()> {
+    pub fn configure(&self, number: u32, plan: Option<(&Plan, PacketLookups<'_>)>) -> Result<()> {
         let mut config = plan.map(|(plan, _)| config_of(plan)).unwrap_or_default();
         let told = plan.map(|(_, told)| told).unwrap_or_default();
         config.number = number;
@@ -295,7 +295,7 @@ impl Admission {
     /// Attaches it to this interface, behind whatever else is attached there.
     pub fn attach(&mut self, ifindex: u32) -> Result<()> {
         if self.is_on(ifindex) != Some(true) {
-            let attached = tcx::attach(self.program.as_fd(), ifindex, Way::Out)?;
+            let attached = tcx::attach(self.program.as_fd(), ifindex, TcxHook::Egress)?;
             self.attached.insert(ifindex, attached);
         }
         Ok(())

@@ -19,7 +19,7 @@ use super::SocketActuator;
 use super::cap::lift::put_back;
 use super::cap::marks::{self, Capped};
 use super::lbe::{self, Lbe};
-use super::walk::Walk;
+use super::walk::SocketWalk;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::records::text;
@@ -31,7 +31,7 @@ use skeleton::types;
 
 struct ControlActuator {
     netns_inum: u32,
-    walk: Walk,
+    walk: SocketWalk,
     marks: MapHandle,
     /// Of the marks.
     map_id: u32,
@@ -64,7 +64,7 @@ pub fn open(place: &Place, local_waits: &MapHandle) -> Result<Box<dyn SocketActu
         MapHandle::try_from(&skeleton.maps.wanted_controls).context("cannot keep the wanted congestion controls")?;
     Ok(Box::new(ControlActuator {
         netns_inum: place.netns_inum(),
-        walk: Walk::new(apply, wanted),
+        walk: SocketWalk::new(apply, wanted),
         marks,
         map_id,
         journal: Journal::at(place.journal(marks::UNDO.file)),

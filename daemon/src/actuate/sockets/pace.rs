@@ -18,7 +18,7 @@ use libbpf_rs::{MapCore as _, MapHandle};
 use super::SocketActuator;
 use super::cap::lift::put_back;
 use super::cap::marks::{self, Capped};
-use super::walk::Walk;
+use super::walk::SocketWalk;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::shown_errno;
@@ -32,7 +32,7 @@ const MOST: u64 = u32::MAX as u64 - 1;
 
 pub struct PaceActuator {
     netns_inum: u32,
-    walk: Walk,
+    walk: SocketWalk,
     marks: MapHandle,
     /// Of the marks.
     map_id: u32,
@@ -68,7 +68,7 @@ impl PaceActuator {
         let wanted = MapHandle::try_from(&skeleton.maps.wanted_rates).context("cannot keep the wanted pacing rates")?;
         Ok(Self {
             netns_inum,
-            walk: Walk::new(apply, wanted),
+            walk: SocketWalk::new(apply, wanted),
             marks,
             map_id,
             journal: None,

@@ -20,7 +20,7 @@ use super::SocketActuator;
 use super::cap::attach_to_root_cgroup;
 use super::cap::lift::put_back;
 use super::cap::marks::{self, Capped};
-use super::walk::Walk;
+use super::walk::SocketWalk;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::ring::Ring;
@@ -36,7 +36,7 @@ const LOST_AT_ONCE: usize = 256;
 
 pub struct ReceiveActuator {
     netns_inum: u32,
-    walk: Walk,
+    walk: SocketWalk,
     marks: MapHandle,
     /// Of the marks.
     map_id: u32,
@@ -81,7 +81,7 @@ impl ReceiveActuator {
             .context("cannot keep the names of those that are to give way")?;
         Ok(Self {
             netns_inum,
-            walk: Walk::new(apply, wanted),
+            walk: SocketWalk::new(apply, wanted),
             marks,
             map_id,
             journal: None,

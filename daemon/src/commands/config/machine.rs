@@ -16,7 +16,7 @@ use nix::net::if_::if_nametoindex;
 
 use crate::actuate::filters;
 use crate::actuate::queue::is_ours;
-use crate::interface::{Choice, Found};
+use crate::interface::{Choice, ManagedLinks};
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::types::Types;
@@ -29,12 +29,12 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// What is told, and which of it does not hold here.
 #[derive(Default)]
-pub struct Machine {
+pub struct MachineCheck {
     pub lines: Vec<String>,
     pub missing: Vec<String>,
 }
 
-impl Machine {
+impl MachineCheck {
     /// With these rules.
     pub fn look(config: &Config, rules: &Rules) -> Self {
         let mut this = Self::default();
@@ -65,7 +65,7 @@ impl Machine {
         this
     }
 
-    fn links(&mut self, config: &Config, rules: &Rules, choice: &Choice, found: &Found) {
+    fn links(&mut self, config: &Config, rules: &Rules, choice: &Choice, found: &ManagedLinks) {
         if found.links.is_empty() {
             self.missing.push(format!("nothing is managed now: {choice}"));
         }

@@ -12,7 +12,7 @@ use crate::kernel::kernel_release;
 use crate::kernel::preemption::Preemption;
 
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct JitterReport {
     pub kernel: String,
     pub preemption: Preemption,
     pub policy: WantedPolicy,
@@ -79,7 +79,7 @@ impl Worst {
     }
 }
 
-impl Report {
+impl JitterReport {
     pub fn new(
         args: &JitterArgs,
         wakers: &Wakers,

@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::Measured;
 use super::args::JitterArgs;
 use super::distribution::{QUANTILES, duration};
-use super::report::Report;
+use super::report::JitterReport;
 use crate::say::print_own;
 use crate::words::printable;
 
@@ -18,13 +18,13 @@ const LABEL_COLUMNS: usize = 22;
 /// Upper bounds for each factor of ten.
 const BOUNDS: [f64; 3] = [1.0, 2.0, 5.0];
 
-pub struct Screen {
+pub struct ProgressLines {
     is_watched: bool,
     title: String,
     lines_drawn: usize,
 }
 
-impl Screen {
+impl ProgressLines {
     pub fn new(args: &JitterArgs, is_watched: bool) -> Self {
         let (threads, every) = (args.threads, duration(args.period_us as f64));
         let plural = if threads == 1 { "" } else { "s" };
@@ -45,7 +45,7 @@ impl Screen {
     }
 
     /// At the end: the same, and what is known then only.
-    pub fn finish(&mut self, measured: &Measured, report: &Report) -> Result<()> {
+    pub fn finish(&mut self, measured: &Measured, report: &JitterReport) -> Result<()> {
         let mut text = self.text(measured);
         let in_force = report.policy_at_end.iter().zip(&report.priority_at_end);
         let mut policies: Vec<_> = in_force

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use giveway_engine::status::Status;
 
-use super::history::History;
+use super::history::RateHistory;
 use super::table::{RowId, Table};
 use super::widget::{limits, neighbours, processes, queue, realtime, sockets};
 use crate::commands::why::About;
@@ -101,7 +101,7 @@ pub struct Model {
     pub pane: Option<Pane>,
     pub scrolled: u16,
     pub latest: Option<Box<Status>>,
-    pub history: History,
+    pub history: RateHistory,
     pub trouble: Option<Trouble>,
     /// Of what came last.
     pub now: Duration,

@@ -18,7 +18,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, interval_at, sleep_until, timeout};
 
-use crate::commands::peer::wire::{Frame, Kind, hello, read_frame, tune, write_frame};
+use crate::commands::peer::wire::{ConnectionKind, Frame, hello, read_frame, tune, write_frame};
 use crate::kernel::calls::tcp_info;
 
 /// For a connection to the peer.
@@ -61,7 +61,7 @@ pub fn run(plan: Plan, window: Window) -> Result<Carried> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
-        let ways = [Kind::Up, Kind::Down].into_iter().cycle();
+        let ways = [ConnectionKind::Up, ConnectionKind::Down].into_iter().cycle();
         let all = ways.take(2 * usize::from(plan.streams));
         let transfers: Vec<_> = all
             .map(|kind| tokio::task::spawn_local(transfer(plan, kind, window)))
@@ -85,7 +85,7 @@ impl Carried {
 }
 
 /// A connection of this kind, after its hello.
-pub async fn connect(peer: SocketAddr, kind: Kind) -> Result<TcpStream> {
+pub async fn connect(peer: SocketAddr, kind: ConnectionKind) -> Result<TcpStream> {
     let connected = timeout(PATIENCE, TcpStream::connect(peer)).await;
     let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let mut stream =
@@ -95,7 +95,7 @@ pub async fn connect(peer: SocketAddr, kind: Kind) -> Result<TcpStream> {
     Ok(stream)
 }
 
-async fn transfer(plan: Plan, kind: Kind, window: Window) -> Result<Carried> {
+async fn transfer(plan: Plan, kind: ConnectionKind, window: Window) -> Result<Carried> {
     let stream = connect(plan.peer, kind).await?;
     if plan.background {
         let socket = SockRef::from(&stream);
@@ -127,7 +127,7 @@ async fn transfer(plan: Plan, kind: Kind, window: Window) -> Result<Carried> {
     let mut carried = tokio::select! {
         carried = measure => carried?,
         failed = hear(reader, &waits) => bail!("the peer ended a transfer: {}", broken(failed)),
-        failed = say(writer, asked, kind == Kind::Up) => bail!("the peer ended a transfer: {}", broken(failed)),
+        failed = say(writer, asked, kind == ConnectionKind::Up) => bail!("the peer ended a transfer: {}", broken(failed)),
     };
     carried.waits = waits.take().all(window.end);
     Ok(carried)

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, interval_at, sleep_until, timeout_at};
 
 use super::load::{Window, connect};
-use crate::commands::peer::wire::{Kind, PROBE_BYTES, hello};
+use crate::commands::peer::wire::{ConnectionKind, PROBE_BYTES, hello};
 
 const BETWEEN_CONNECTIONS: Duration = Duration::from_millis(100);
 const BETWEEN_MESSAGES: Duration = Duration::from_millis(50);
@@ -68,7 +68,7 @@ async fn probe(peer: SocketAddr, end: Instant, waits: Waits) {
     let _ = stream.set_nodelay(true);
     let begun = Instant::now();
     let exchange = async {
-        let question = [&hello(Kind::Probe)[..], &[0; PROBE_BYTES]].concat();
+        let question = [&hello(ConnectionKind::Probe)[..], &[0; PROBE_BYTES]].concat();
         stream.write_all(&question).await?;
         stream.read_exact(&mut [0; PROBE_BYTES]).await
     };
@@ -83,7 +83,7 @@ async fn probe(peer: SocketAddr, end: Instant, waits: Waits) {
 
 /// How many were answered after their deadline, of how many. Those whose deadline is after the end are not counted.
 async fn messages(peer: SocketAddr, deadline: Duration, window: Window) -> Result<(u64, u64)> {
-    let stream = connect(peer, Kind::Probe).await?;
+    let stream = connect(peer, ConnectionKind::Probe).await?;
     let (mut reader, mut writer) = stream.into_split();
     let sent = Rc::new(RefCell::new(Vec::<Instant>::new()));
     let answered = RefCell::new(Vec::<Instant>::new());

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use super::Found;
+use super::ProcessDescription;
 
 const KEPT: usize = 4096;
 
@@ -28,7 +28,7 @@ struct Was {
 
 impl Executed {
     /// Adds what the same image was found to be before.
-    pub fn recall(&mut self, found: &mut Found) {
+    pub fn recall(&mut self, found: &mut ProcessDescription) {
         let (id, image) = (found.started.id, (found.image, found.execs));
         let process = &mut found.started.process;
         let was = self.0.remove(&id).filter(|was| was.image == image);
@@ -92,9 +92,9 @@ mod tests {
 
     use super::*;
 
-    fn found(pid: u32, uid: u32, image: u64, execs: u64, executables: &[&str]) -> Found {
+    fn found(pid: u32, uid: u32, image: u64, execs: u64, executables: &[&str]) -> ProcessDescription {
         let executables: Vec<String> = executables.iter().map(|path| (*path).to_owned()).collect();
-        Found {
+        ProcessDescription {
             started: Started {
                 id: ProcessId { pid, start_ns: 1 },
                 process: Process {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_is(executed: &mut Executed, mut found: Found, expected: &[&str]) {
+    fn assert_is(executed: &mut Executed, mut found: ProcessDescription, expected: &[&str]) {
         executed.recall(&mut found);
         assert_eq!(found.started.process.executables, expected);
         assert_eq!(found.started.process.trusted, expected);

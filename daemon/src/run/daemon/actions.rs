@@ -15,7 +15,7 @@ use giveway_engine::record::What;
 
 use super::Running;
 use crate::actuate::nice::NiceActuator;
-use crate::kernel::inherit::Named;
+use crate::kernel::inherit::InheritingProcess;
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::walker::Unwalked;
 use crate::kernel::{is_shortage, now};
@@ -149,7 +149,7 @@ impl Running {
                     }
                     self.containers_changed = true;
                 }
-                Action::HandOn { process, image, rule } => named.push(Named { process, image, rule }),
+                Action::HandOn { process, image, rule } => named.push(InheritingProcess { process, image, rule }),
                 Action::Nice { process, cause } => {
                     let nice = self.daemon.nice.as_mut();
                     let outcome = nice.map_or_else(|| Ok(Niced::default()), |nice| nice.apply(process, cause));
@@ -198,7 +198,7 @@ impl Running {
     }
 
     /// What processes hand on by rule, and what follows for those that they have started.
-    pub(super) fn hand_down(&mut self, named: &[Named]) -> Result<()> {
+    pub(super) fn hand_down(&mut self, named: &[InheritingProcess]) -> Result<()> {
         let done = self.daemon.owners.hand_down(named);
         self.tolerate(done)?;
         Ok(())

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::Running;
 use crate::actuate::queue::admission::number_of;
 use crate::control::server::Asker;
-use crate::control::{BY_HAND_SCHEMA, ByHandNow, Named, Part, Request};
+use crate::control::{BY_HAND_SCHEMA, ByHandNow, Part, Request, TargetId};
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::now;
 use crate::kernel::tasks::shown;
@@ -56,7 +56,7 @@ pub(super) struct ByHand {
 
 /// As it is written down.
 #[derive(Deserialize, Serialize)]
-struct Kept {
+struct SettingsFile {
     version: u32,
     set: Vec<SetByHand>,
     #[serde(default)]
@@ -65,13 +65,13 @@ struct Kept {
 
 /// What is asked for.
 #[derive(Clone, Copy)]
-struct Asked {
+struct RequestedSettings {
     class: Option<Class>,
     rates: Rates,
 }
 
 /// A target that was found, and what is known of it.
-struct Found {
+struct ResolvedTarget {
     target: Target,
     process: Option<Process>,
     cgroup: String,
@@ -85,7 +85,7 @@ impl ByHand {
     }
 
     /// Settings of root's that hold for it, its own and those of what it belongs to.
-    fn roots(&self, found: &Found) -> impl Iterator<Item = &SetByHand> {
+    fn roots(&self, found: &ResolvedTarget) -> impl Iterator<Item = &SetByHand> {
         let is_in = |path: &str| {
             let below = found.cgroup.strip_prefix(path.trim_end_matches('/'));
             !found.cgroup.is_empty() && below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
@@ -99,7 +99,7 @@ impl ByHand {
     }
 
     /// A user does not lift what root has set.
-    fn check(&self, found: &Found, asked: Asked) -> Result<()> {
+    fn check(&self, found: &ResolvedTarget, asked: RequestedSettings) -> Result<()> {
         for set in self.roots(found) {
             let lowers = |own: Class| set.class.is_none_or(|class| own >= class);
             ensure!(
@@ -157,7 +157,7 @@ impl ByHand {
     }
 
     fn kept(&self) -> Result<String> {
-        let kept = Kept {
+        let kept = SettingsFile {
             version: VERSION,
             set: self.all.clone(),
             links: self.links.clone(),
@@ -187,7 +187,7 @@ impl Running {
                     Ok(Rates { up, down })
                 });
                 match rates {
-                    Ok(rates) => self.set(target, Asked { class: *class, rates }, asker),
+                    Ok(rates) => self.set(target, RequestedSettings { class: *class, rates }, asker),
                     Err(why) => return Ok(Err(why)),
                 }
             }
@@ -210,7 +210,7 @@ impl Running {
         }
     }
 
-    fn set(&mut self, named: &Named, asked: Asked, asker: Asker) -> Result<ByHandNow> {
+    fn set(&mut self, named: &TargetId, asked: RequestedSettings, asker: Asker) -> Result<ByHandNow> {
         let uid = asker.uid;
         ensure!(
             asked.class.is_some() || !asked.rates.is_none(),
@@ -282,7 +282,7 @@ impl Running {
         Ok(answer)
     }
 
-    fn clear(&mut self, named: &Named, what: Part, asker: Asker) -> Result<ByHandNow> {
+    fn clear(&mut self, named: &TargetId, what: Part, asker: Asker) -> Result<ByHandNow> {
         let found = self.find(named, asker)?;
         let has = |set: &SetByHand| match what {
             Part::Class => set.class.is_some(),
@@ -424,15 +424,15 @@ impl Running {
     }
 
     /// What is named, where this user may set anything for it.
-    fn find(&self, named: &Named, asker: Asker) -> Result<Found> {
+    fn find(&self, named: &TargetId, asker: Asker) -> Result<ResolvedTarget> {
         match named {
-            Named::Process(id) => self.find_process(*id, asker),
-            Named::Cgroup(id) => self.find_cgroup(*id, asker),
-            Named::Flow(flow) => self.find_flow(*flow, asker),
+            TargetId::Process(id) => self.find_process(*id, asker),
+            TargetId::Cgroup(id) => self.find_cgroup(*id, asker),
+            TargetId::Flow(flow) => self.find_flow(*flow, asker),
         }
     }
 
-    fn find_process(&self, id: ProcessId, asker: Asker) -> Result<Found> {
+    fn find_process(&self, id: ProcessId, asker: Asker) -> Result<ResolvedTarget> {
         ensure!(id.pid != 1, "process 1 has started everything: name a unit or a cgroup");
         let (_held, facts) = self.daemon.owners.hold(id)?;
         ensure!(
@@ -459,7 +459,7 @@ impl Running {
             by_hand: facts.by_hand,
             ..Process::default()
         };
-        Ok(Found {
+        Ok(ResolvedTarget {
             // One that has a number keeps it.
             target: self.known(target, asker.uid),
             process: Some(process),
@@ -473,7 +473,7 @@ impl Running {
         at.map_or(target, |at| self.by_hand.all[at].target.clone())
     }
 
-    fn find_cgroup(&self, id: u64, asker: Asker) -> Result<Found> {
+    fn find_cgroup(&self, id: u64, asker: Asker) -> Result<ResolvedTarget> {
         ensure!(id > 0, "no cgroup has the number 0");
         let owners = &self.daemon.owners;
         let found = owners
@@ -488,7 +488,7 @@ impl Running {
             "{path} belongs to uid {}: users name cgroups of their own, or those that they are in",
             found.uid
         );
-        Ok(Found {
+        Ok(ResolvedTarget {
             target: Target::Cgroup {
                 cgroup_id: id,
                 path: found.path.clone(),
@@ -499,7 +499,7 @@ impl Running {
         })
     }
 
-    fn find_flow(&self, flow: BackgroundFlow, asker: Asker) -> Result<Found> {
+    fn find_flow(&self, flow: BackgroundFlow, asker: Asker) -> Result<ResolvedTarget> {
         let flow = flow.canonical();
         ensure!(
             !flow.address.is_unspecified() && flow.port > 0 && flow.local_port != Some(0),
@@ -513,7 +513,7 @@ impl Running {
                 AWAITED.as_secs()
             )
         });
-        Ok(Found {
+        Ok(ResolvedTarget {
             target,
             process: None,
             cgroup: String::new(),
@@ -627,7 +627,7 @@ impl Running {
             .then(|| self.daemon.place.kept_by_hand())
             .flatten();
         let Some(kept) = kept else { return Ok(()) };
-        let kept = serde_json::from_str::<Kept>(&kept).map_err(|error| error.to_string());
+        let kept = serde_json::from_str::<SettingsFile>(&kept).map_err(|error| error.to_string());
         let kept = kept.and_then(|kept| match kept.version {
             VERSION => Ok((kept.set, kept.links)),
             other => Err(format!("it has version {other}, and this giveway reads {VERSION}")),

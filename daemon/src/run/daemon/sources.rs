@@ -13,7 +13,7 @@ use nix::net::if_::if_indextoname;
 use super::Running;
 use crate::interface::{Choice, Interface};
 use crate::kernel::devices::devices;
-use crate::kernel::flow_monitor::Event;
+use crate::kernel::flow_monitor::SocketEvent;
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::{cpu_time, now, walker};
@@ -140,7 +140,7 @@ impl Running {
         let mut arrived = Vec::new();
         self.daemon.monitor.poll_events(&mut |event| arrived.push(event))?;
         let mut events = Vec::new();
-        for Event { t_ns, cookie, what, .. } in arrived {
+        for SocketEvent { t_ns, cookie, what, .. } in arrived {
             let line = What::Event { cookie, event: what };
             self.records.write(Duration::from_nanos(t_ns), line);
             events.push((cookie, what));

@@ -20,12 +20,12 @@ use super::receive::{ChainSource, service_of};
 use super::{Client, Engine};
 use crate::actuate::thread::{self, Changed};
 use crate::journal::Journal;
-use crate::kernel::arrival::{Event, Events, Handlers, Rule, What};
+use crate::kernel::arrival::{Events, HandlerMaps, Rule, ThreadEvent, ThreadEventKind};
 use crate::kernel::lending::{Lenders, MayLend};
 use crate::kernel::process::Handle;
 use crate::kernel::tasks::Tasks;
 use crate::kernel::{load_patiently, now};
-use crate::life::{LONGEST_SLEEP, Life, Sign, Who};
+use crate::life::{LONGEST_SLEEP, Life, Sign, WatchedTask};
 use crate::place::Place;
 
 /// So many of the raised threads are looked at in each look, in turns: a stranger decides how many there are.
@@ -74,7 +74,7 @@ impl ChainThread {
                 let mut worker = worker;
                 let outcome = match load_patiently(|| worker.prepare()) {
                     Ok(events) => {
-                        let sign = life.sign(Who::Chains);
+                        let sign = life.sign(WatchedTask::Chains);
                         let _ = started.send(Ok(()));
                         worker.work(&events, &reader, &commands, &sign)
                     }
@@ -121,7 +121,7 @@ impl Drop for ChainThread {
 }
 
 /// A thread that was raised at least once.
-struct Held {
+struct RaisedThread {
     /// While it is open, its number means no other process.
     process: Handle,
     /// As it was journalled last; None: never yet.
@@ -135,8 +135,8 @@ struct Worker {
     rest: Client,
     tasks: Arc<Tasks>,
     rules: BTreeMap<Service, Rule>,
-    held: BTreeMap<u32, Held>,
-    handlers: Handlers,
+    held: BTreeMap<u32, RaisedThread>,
+    handlers: HandlerMaps,
     lenders: Option<Lenders>,
     journal: Journal<Changed>,
     looked_at: Turns,
@@ -197,11 +197,11 @@ impl Worker {
         }
     }
 
-    fn take(&mut self, Event { tid, pid, what }: Event) {
+    fn take(&mut self, ThreadEvent { tid, pid, what }: ThreadEvent) {
         let input = match what {
-            What::Request(service) => Input::Request { tid, pid, service },
-            What::OtherWork => Input::OtherWork { tid },
-            What::Ended { cpu } => {
+            ThreadEventKind::Request(service) => Input::Request { tid, pid, service },
+            ThreadEventKind::OtherWork => Input::OtherWork { tid },
+            ThreadEventKind::Ended { cpu } => {
                 self.held.remove(&tid);
                 Input::HandlerEnded { tid, cpu }
             }
@@ -272,13 +272,13 @@ impl Worker {
         Ok(self.tasks.threads.thread(tid)?.map(|thread| thread.cpu))
     }
 
-    fn hold(&self, tid: u32, pid: u32) -> Result<Held> {
+    fn hold(&self, tid: u32, pid: u32) -> Result<RaisedThread> {
         let process = Handle::open(pid).context("its process has ended")?;
         // The kernel's entry goes with the thread: so the process that is open now is the one that the event meant.
         if self.handlers.until(tid)?.is_none() {
             bail!("it has ended");
         }
-        Ok(Held {
+        Ok(RaisedThread {
             process,
             raised: None,
             _may_lend: self

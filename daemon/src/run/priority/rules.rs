@@ -24,12 +24,12 @@ use giveway_engine::priority::{Action, Rules};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{Answer, ChainThread, Client, Engine, Inbox, Request, Tools};
-use crate::kernel::process::{Executed, Wanted};
+use super::{ChainThread, Client, Engine, Inbox, ReplySender, ThreadRequest, Tools};
+use crate::kernel::process::{Executed, ProcessCriteria};
 use crate::kernel::task_watch::Arguments;
 use crate::kernel::{cpu_time, is_shortage, now};
 use crate::life::{LONG_WORK, LONGEST_SLEEP, Sign};
-use crate::lookup::Looked;
+use crate::lookup::PathTarget;
 
 mod executables;
 mod granting;
@@ -58,10 +58,10 @@ pub(super) struct RulesLoop {
     client: Client,
     /// The latest change of each process and NAPI thread.
     changes: Changes,
-    wanted: Wanted,
+    wanted: ProcessCriteria,
     executed: Executed,
     /// What is known of the executables that rules name, by the user who asks.
-    files: BTreeMap<(u32, String), Looked>,
+    files: BTreeMap<(u32, String), PathTarget>,
     waiting: Vec<Waiting>,
     is_starting: bool,
     /// Held by the watch, by number.
@@ -91,7 +91,7 @@ pub(super) struct RulesLoop {
 struct Waiting {
     name: String,
     key: (u32, String),
-    back: Answer,
+    back: ReplySender,
     until: Duration,
 }
 
@@ -154,7 +154,7 @@ impl RulesLoop {
             inbox,
             client,
             changes: Changes::default(),
-            wanted: Wanted::default(),
+            wanted: ProcessCriteria::default(),
             executed: Executed::default(),
             files: BTreeMap::new(),
             waiting: Vec::new(),
@@ -187,7 +187,7 @@ impl RulesLoop {
             self.arrange();
             let [is_asked, has_happened, is_looked_up] = self.wait()?;
             for request in self.inbox.take(is_asked) {
-                if matches!(request, Request::Stop) {
+                if matches!(request, ThreadRequest::Stop) {
                     self.sign.give_for(LONG_WORK);
                     self.chains = None;
                     let lowered = self.tools.napi.lower();

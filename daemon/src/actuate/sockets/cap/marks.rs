@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use libbpf_rs::{MapCore as _, MapHandle, MapType};
 use serde::{Deserialize, Serialize};
 
-use super::lift::{Found, LAYOUT, Lift};
+use super::lift::{LAYOUT, Lift, TreatedSocket};
 use crate::journal::register::{JournalFile, Undo};
 use crate::journal::{Entry, Lost};
 use crate::kernel::own_netns;
@@ -95,7 +95,7 @@ fn undo(marks: Option<&MapHandle>, values: &[u32], dry_run: bool) -> Result<Vec<
              left alone: run the newer one's `giveway revert`"
         );
     }
-    Ok(found.iter().map(Found::to_string).collect())
+    Ok(found.iter().map(TreatedSocket::to_string).collect())
 }
 
 /// The marks of this namespace.

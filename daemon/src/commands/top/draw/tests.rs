@@ -13,7 +13,7 @@ use super::super::keys::press;
 use super::super::sample;
 use super::*;
 
-const LOOK: Look = Look {
+const LOOK: Theme = Theme {
     colour: true,
     unicode: true,
 };
@@ -30,10 +30,10 @@ fn looking_at(status: Status) -> Model {
     model
 }
 
-fn drawn(model: &Model, look: &Look, columns: u16, lines: u16) -> Buffer {
+fn drawn(model: &Model, theme: &Theme, columns: u16, lines: u16) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(columns, lines)).unwrap();
     terminal
-        .draw(|frame| screen(model, look, frame.area(), frame.buffer_mut()))
+        .draw(|frame| screen(model, theme, frame.area(), frame.buffer_mut()))
         .unwrap();
     terminal.backend().buffer().clone()
 }
@@ -220,7 +220,7 @@ fn a_daemon_that_does_not_answer_is_said_above_what_it_said_last() {
 fn without_colour_the_same_words_are_there_and_no_colour() {
     let mut model = looking_at(sample::status(5));
     model.hear(Duration::from_secs(2), Err("gone".to_owned()));
-    let colourless = Look { colour: false, ..LOOK };
+    let colourless = Theme { colour: false, ..LOOK };
     let (with, without) = (drawn(&model, &LOOK, 80, 24), drawn(&model, &colourless, 80, 24));
     assert_eq!(lines(&with), lines(&without));
     let is_plain = |cell: &ratatui::buffer::Cell| cell.fg == Color::Reset && cell.bg == Color::Reset;
@@ -250,7 +250,7 @@ fn where_a_colour_is_set_so_is_its_background() {
 #[test]
 fn without_unicode_only_ascii_is_drawn() {
     let mut model = looking_at(sample::status(50));
-    let ascii = Look { unicode: false, ..LOOK };
+    let ascii = Theme { unicode: false, ..LOOK };
     for key in ['\0', 'h', 'd'] {
         type_in(&mut model, &[KeyCode::Char(key)]);
         for columns in [80, 200] {

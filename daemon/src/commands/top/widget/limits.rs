@@ -6,9 +6,9 @@ use std::cmp::Ordering;
 use giveway_engine::downlink::Passing;
 use giveway_engine::network::limit_use::{LimitUse, WayUse};
 
-use crate::commands::top::look::Look;
-use crate::commands::top::table::{Cell, Column, Row, RowId, Rows, Side};
+use crate::commands::top::table::{Cell, Column, RowId, Rows, Side, TableRow};
 use crate::commands::top::text::{bits_per_s, bytes, count};
+use crate::commands::top::theme::Theme;
 use crate::commands::why::About;
 
 pub struct LimitRow<'a> {
@@ -44,7 +44,7 @@ impl LimitRow<'_> {
     }
 }
 
-impl Row for LimitRow<'_> {
+impl TableRow for LimitRow<'_> {
     fn id(&self) -> RowId {
         RowId::Text(format!("{} {}", self.of, self.direction))
     }
@@ -64,7 +64,7 @@ impl Row for LimitRow<'_> {
 }
 
 fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
-    let number = |title, rank, cell: fn(&LimitRow<'a>, &Look, usize) -> Cell, order: Option<Order<'a>>| Column {
+    let number = |title, rank, cell: fn(&LimitRow<'a>, &Theme, usize) -> Cell, order: Option<Order<'a>>| Column {
         title,
         least: 7,
         most: 8,

@@ -3,7 +3,7 @@
 
 use giveway_engine::status::NeighbourView;
 
-use crate::commands::top::table::{Column, Row, RowId, Rows, Side};
+use crate::commands::top::table::{Column, RowId, Rows, Side, TableRow};
 use crate::commands::top::text::{count, time};
 use crate::commands::why::About;
 
@@ -35,7 +35,7 @@ impl NeighbourRow<'_> {
     }
 }
 
-impl Row for NeighbourRow<'_> {
+impl TableRow for NeighbourRow<'_> {
     fn id(&self) -> RowId {
         RowId::Text(self.0.session.clone())
     }

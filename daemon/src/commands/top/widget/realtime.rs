@@ -3,7 +3,7 @@
 
 use giveway_engine::priority::{ChainStatus, HeldStatus, NapiStatus, PriorityStatus};
 
-use crate::commands::top::table::{Column, Row, RowId, Rows, Side};
+use crate::commands::top::table::{Column, RowId, Rows, Side, TableRow};
 use crate::commands::top::text::count;
 use crate::commands::why::About;
 
@@ -76,7 +76,7 @@ fn of_napi(napi: &NapiStatus) -> RealtimeRow {
     }
 }
 
-impl Row for RealtimeRow {
+impl TableRow for RealtimeRow {
     fn id(&self) -> RowId {
         RowId::Text(self.id.clone())
     }

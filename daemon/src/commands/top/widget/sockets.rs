@@ -7,18 +7,18 @@ use std::collections::VecDeque;
 use giveway_engine::model::{Protocol, TcpState};
 use giveway_engine::status::FlowView;
 
-use crate::commands::top::history::{History, Socket};
-use crate::commands::top::look::Look;
-use crate::commands::top::table::{Cell, Column, Row, RowId, Rows, Side};
+use crate::commands::top::history::{RateHistory, SocketTracks};
+use crate::commands::top::table::{Cell, Column, RowId, Rows, Side, TableRow};
 use crate::commands::top::text::{bits_per_s, bytes, count, time};
+use crate::commands::top::theme::Theme;
 use crate::commands::why::About;
 
 pub struct SocketRow<'a> {
     view: &'a FlowView,
-    socket: Option<&'a Socket>,
+    socket: Option<&'a SocketTracks>,
 }
 
-pub fn table<'a>(flows: &'a [FlowView], datagrams: &'a [FlowView], history: &'a History) -> Rows<SocketRow<'a>> {
+pub fn table<'a>(flows: &'a [FlowView], datagrams: &'a [FlowView], history: &'a RateHistory) -> Rows<SocketRow<'a>> {
     let row = |view: &'a FlowView| SocketRow {
         view,
         socket: history.socket(view.flow.cookie),
@@ -94,7 +94,7 @@ impl SocketRow<'_> {
     }
 }
 
-impl Row for SocketRow<'_> {
+impl TableRow for SocketRow<'_> {
     fn id(&self) -> RowId {
         RowId::Number(self.view.flow.cookie.0)
     }
@@ -176,9 +176,9 @@ fn of_names<'a>() -> [Column<SocketRow<'a>>; 4] {
             most: 10,
             rank: 1,
             side: Side::Left,
-            cell: |row, look, _| Cell {
+            cell: |row, theme, _| Cell {
                 text: row.view.class.name().to_owned(),
-                style: look.class(row.view.class),
+                style: theme.class(row.view.class),
             },
             order: Some(|a, b| (a.view.class as u8).cmp(&(b.view.class as u8))),
         },
@@ -200,7 +200,7 @@ fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
             "CWND",
             4,
             5,
-            |row: &SocketRow<'a>, _: &Look, _| row.of_tcp(|| count(row.view.flow.cwnd.into())),
+            |row: &SocketRow<'a>, _: &Theme, _| row.of_tcp(|| count(row.view.flow.cwnd.into())),
             |a: &SocketRow<'a>, b| b.view.flow.cwnd.cmp(&a.view.flow.cwnd),
         ),
         number(
@@ -238,10 +238,10 @@ fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
             most: 16,
             rank: 9,
             side: Side::Left,
-            cell: |row, look, columns| {
+            cell: |row, theme, columns| {
                 let none = VecDeque::new();
                 let rates = row.socket.map_or(&none, |socket| socket.total.rates());
-                look.sparkline(rates, columns).into()
+                theme.sparkline(rates, columns).into()
             },
             order: None,
         },

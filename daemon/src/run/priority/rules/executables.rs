@@ -9,9 +9,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{RulesLoop, Waiting};
 use crate::kernel::now;
-use crate::kernel::process::{Executable, Target, Wanted};
-use crate::lookup::{self, LookUps, Looked};
-use crate::run::priority::Request;
+use crate::kernel::process::{Executable, ProcessCriteria, Target};
+use crate::lookup::{self, LookUps, PathTarget};
+use crate::run::priority::ThreadRequest;
 
 /// A start waits so long for the executables of the configuration.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
@@ -42,17 +42,17 @@ impl RulesLoop {
             None => {}
         }
         let known = self.files.iter().filter_map(|((_, path), looked)| match looked {
-            Looked::File(target) => Some(Executable {
+            PathTarget::File(target) => Some(Executable {
                 path: path.clone(),
                 target: target.clone(),
             }),
-            Looked::Missing | Looked::Silent => None,
+            PathTarget::Missing | PathTarget::Silent => None,
         });
         let mut executables: Vec<Executable> = known.collect();
         // Two users may name the same.
         executables.sort_by(|a, b| a.path.cmp(&b.path));
         executables.dedup_by(|a, b| a.path == b.path);
-        let wanted = Wanted { executables, uids };
+        let wanted = ProcessCriteria { executables, uids };
         if wanted == self.wanted {
             return false;
         }
@@ -70,7 +70,7 @@ impl RulesLoop {
             return;
         }
         let (client, death) = (self.client.clone(), self.tools.death.clone());
-        let start = move || client.send(Request::LookUps(LookUps::start(death.as_deref()).map(Box::new)));
+        let start = move || client.send(ThreadRequest::LookUps(LookUps::start(death.as_deref()).map(Box::new)));
         let started = std::thread::Builder::new().name("gw-starter".to_owned()).spawn(start);
         if self.tolerate(started.context("cannot start a thread")).is_none() {
             self.is_starting = false;
@@ -90,20 +90,20 @@ impl RulesLoop {
         }
         for answer in self.tolerate(answers).into_iter().flatten() {
             match answer {
-                lookup::Answer::Path { uid, path, found } => self.take_path((uid, path), found),
-                lookup::Answer::Arguments { id, image, text } => self.take_arguments(id, image, text),
+                lookup::LookupAnswer::Path { uid, path, found } => self.take_path((uid, path), found),
+                lookup::LookupAnswer::Arguments { id, image, text } => self.take_arguments(id, image, text),
                 // The main loop's.
-                lookup::Answer::Sessions(_) => {}
+                lookup::LookupAnswer::Sessions(_) => {}
             }
             self.keep_pace();
         }
     }
 
-    pub(super) fn take_path(&mut self, key: (u32, String), found: Looked) {
+    pub(super) fn take_path(&mut self, key: (u32, String), found: PathTarget) {
         if !watched(&self.rules).0.contains(&key) {
             return;
         }
-        let is_known = found != Looked::Silent;
+        let is_known = found != PathTarget::Silent;
         self.files.insert(key.clone(), found);
         if self.follow_rules() {
             self.look();
@@ -134,11 +134,11 @@ impl RulesLoop {
     /// Why rules wait, or match nothing.
     pub(super) fn unusable_executables(&self) -> impl Iterator<Item = String> {
         self.files.iter().filter_map(|((_, path), looked)| match looked {
-            Looked::Silent => Some(format!(
+            PathTarget::Silent => Some(format!(
                 "{path} does not say what it is (its file system, or a directory on the way, does not answer): its rule \
                  waits"
             )),
-            Looked::File(Target { is_roots: false, .. }) if self.rules.iter().any(|rule| is_for_all(rule, path)) => {
+            PathTarget::File(Target { is_roots: false, .. }) if self.rules.iter().any(|rule| is_for_all(rule, path)) => {
                 Some(format!(
                     "others than root may write to {path}, or decide where it leads: a rule for it must name the user"
                 ))

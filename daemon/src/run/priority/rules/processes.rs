@@ -13,8 +13,8 @@ use nix::unistd::Pid;
 
 use super::{RulesLoop, Unread};
 use crate::kernel::is_shortage;
-use crate::kernel::process::{Found, Handle};
-use crate::kernel::task_watch::{Arguments, Event, What};
+use crate::kernel::process::{Handle, ProcessDescription};
+use crate::kernel::task_watch::{Arguments, TaskChange, TaskEvent};
 
 /// Processes of one user of which that is tried at once.
 const UNREAD_OF_A_USER: usize = 64;
@@ -85,16 +85,16 @@ impl RulesLoop {
         Ok(())
     }
 
-    pub(super) fn take(&mut self, event: Event) {
-        let Event { id, what, .. } = event;
+    pub(super) fn take(&mut self, event: TaskEvent) {
+        let TaskEvent { id, what, .. } = event;
         match what {
-            What::Exec(arguments) => {
+            TaskChange::Exec(arguments) => {
                 self.arguments.insert(id.pid, arguments);
                 self.judge_by_number(id.pid, Some(id));
                 self.release_if_unknown(id.pid);
             }
-            What::Thread { tid } => self.tell(Input::TaskAdded { id, tid }, None),
-            What::Exit { cpu } => self.forget(id, cpu),
+            TaskChange::Thread { tid } => self.tell(Input::TaskAdded { id, tid }, None),
+            TaskChange::Exit { cpu } => self.forget(id, cpu),
         }
     }
 
@@ -121,7 +121,7 @@ impl RulesLoop {
             self.note_failure(error);
             return self.release_if_unknown(pid);
         }
-        let is_it = |found: &Found| expected.is_none_or(|id| id == found.started.id) && !is_own(found);
+        let is_it = |found: &ProcessDescription| expected.is_none_or(|id| id == found.started.id) && !is_own(found);
         match (found.ok().filter(is_it), was_held) {
             (Some(mut found), _) => {
                 self.executed.recall(&mut found);
@@ -157,7 +157,7 @@ impl RulesLoop {
     }
 
     /// None where they are being asked for.
-    pub(super) fn arguments_of(&mut self, found: &Found) -> Option<String> {
+    pub(super) fn arguments_of(&mut self, found: &ProcessDescription) -> Option<String> {
         let Started { id, process, .. } = &found.started;
         let is_any_pattern = self.rules.iter().any(|rule| rule.matcher.cmdline.is_some());
         if !is_any_pattern || !self.wanted.has(process) {
@@ -243,7 +243,7 @@ impl RulesLoop {
 }
 
 /// giveway itself and its guardian are not for rules.
-pub(super) fn is_own(found: &Found) -> bool {
+pub(super) fn is_own(found: &ProcessDescription) -> bool {
     let own = std::process::id();
     found.started.id.pid == own || found.parent == own
 }

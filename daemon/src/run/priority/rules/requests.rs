@@ -10,17 +10,17 @@ use giveway_engine::priority::{Action, Input, PriorityStatus, Rule, Schedule, St
 use super::{RulesLoop, Waiting};
 use crate::kernel::now;
 use crate::kernel::process::Handle;
-use crate::run::priority::Request;
+use crate::run::priority::ThreadRequest;
 
 /// Who adds a rule waits so long for its executable: a client gives up after 2 s.
 const RULE_WAITS: Duration = Duration::from_millis(1200);
 
 impl RulesLoop {
-    pub(super) fn answer(&mut self, request: Request) {
+    pub(super) fn answer(&mut self, request: ThreadRequest) {
         // The client may have gone meanwhile, here and below.
         match request {
-            Request::Status(back) => drop(back.send(self.status())),
-            Request::Add(rule, uid, gids, back) => {
+            ThreadRequest::Status(back) => drop(back.send(self.status())),
+            ThreadRequest::Add(rule, uid, gids, back) => {
                 let (name, exe) = (rule.name.clone(), rule.matcher.exe.clone());
                 let added = self.engine.lock().add_rule(*rule, uid, &gids);
                 self.rules = self.engine.lock().rules();
@@ -36,8 +36,8 @@ impl RulesLoop {
                     _ => drop(back.send(outcome)),
                 }
             }
-            Request::Remove(name, uid, back) => drop(back.send(self.remove(&name, uid))),
-            Request::LookUps(started) => {
+            ThreadRequest::Remove(name, uid, back) => drop(back.send(self.remove(&name, uid))),
+            ThreadRequest::LookUps(started) => {
                 self.is_starting = false;
                 self.tools.look_ups = self.tolerate(started).map(|look_ups| *look_ups);
                 if self.tools.look_ups.is_some() {
@@ -46,24 +46,24 @@ impl RulesLoop {
                     self.answer_waiting(|_| true, false);
                 }
             }
-            Request::Launch(pid, schedule, uid, gids, back) => {
+            ThreadRequest::Launch(pid, schedule, uid, gids, back) => {
                 drop(back.send(self.launch(pid, schedule, uid, &gids)));
             }
-            Request::NapiThreads(threads, priority) => self.tell(Input::NapiThreads { threads, priority }, None),
-            Request::Pause(why, told) => {
+            ThreadRequest::NapiThreads(threads, priority) => self.tell(Input::NapiThreads { threads, priority }, None),
+            ThreadRequest::Pause(why, told) => {
                 // What was used until now counts for who used it.
                 self.account();
                 let actions = self.engine.lock().pause(now(), why);
                 self.carry_out(actions, None);
                 let _ = told.send(());
             }
-            Request::Resume => {
+            ThreadRequest::Resume => {
                 let actions = self.engine.lock().resume(now());
                 self.carry_out(actions, None);
             }
-            Request::CarryOut(actions) => drop(self.carry_out(actions, None)),
-            Request::Report(line) => self.chains_failing = Some(line),
-            Request::Stop => {}
+            ThreadRequest::CarryOut(actions) => drop(self.carry_out(actions, None)),
+            ThreadRequest::Report(line) => self.chains_failing = Some(line),
+            ThreadRequest::Stop => {}
         }
     }
 
