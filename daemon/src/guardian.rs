@@ -27,17 +27,17 @@ use crate::actuate::nice;
 use crate::actuate::sockets::cap::marks;
 use crate::actuate::thread::{leave_priority, take_priority};
 use crate::holder::Holder;
-use crate::journal::Undone;
+use crate::journal::UndoReport;
 use crate::kernel::calls::pidfd_of_thread;
 use crate::kernel::process::Handle;
 use crate::kernel::process::end::ProcessIdentity;
 use crate::kernel::tasks::Threads;
 use crate::kernel::{give_back_memory, signals};
-use crate::life::{DAEMON, LONG_WORK, Life, Sight, Sign, Watch, WatchedTask};
+use crate::life::{DAEMON, Heartbeat, LONG_WORK, Life, Observation, Watch, WatchedTask};
 use crate::place::Place;
 use crate::presence::{Role, announce};
 use crate::say;
-use crate::undo::{self, OpenJournals, Undoing};
+use crate::undo::{self, OpenJournals, UndoRun};
 
 pub mod guarded;
 
@@ -67,11 +67,11 @@ struct Guardian {
     thread: Option<(u32, OwnedFd)>,
     /// The one whose end has been told.
     ended: Option<u32>,
-    set_back: Undone,
+    set_back: UndoReport,
 }
 
 /// What became of the daemon.
-enum End {
+enum DaemonEnd {
     /// It has undone everything by itself.
     Over,
     Died,
@@ -114,12 +114,12 @@ pub fn run() -> Result<()> {
         pipe,
         thread: None,
         ended: None,
-        set_back: Undone::default(),
+        set_back: UndoReport::default(),
         place,
         life,
     };
     let end = guardian.wait(&sign)?;
-    if let End::Over = end {
+    if let DaemonEnd::Over = end {
         return Ok(());
     }
     // First of all: what has died is left alone by this, and what has not does nothing more.
@@ -127,7 +127,7 @@ pub fn run() -> Result<()> {
         guardian.set_back.failed.push(format!("{error:#}"));
     }
     let how = match end {
-        End::Hung(who) => format!("{who} of the daemon gave no sign of life, so it was killed"),
+        DaemonEnd::Hung(who) => format!("{who} of the daemon gave no sign of life, so it was killed"),
         _ => "the daemon died".to_owned(),
     };
     guardian.undo(&how);
@@ -136,7 +136,7 @@ pub fn run() -> Result<()> {
 }
 
 impl Guardian {
-    fn wait(&mut self, sign: &Sign) -> Result<End> {
+    fn wait(&mut self, sign: &Heartbeat) -> Result<DaemonEnd> {
         let mut watch = Watch::default();
         loop {
             sign.give();
@@ -151,18 +151,22 @@ impl Guardian {
             let happened = |source: usize| sources.get(source).and_then(PollFd::any).unwrap_or_default();
             let (is_dead, is_thread_dead) = (happened(0), happened(1));
             if is_dead {
-                return Ok(if self.life.is_over() { End::Over } else { End::Died });
+                return Ok(if self.life.is_over() {
+                    DaemonEnd::Over
+                } else {
+                    DaemonEnd::Died
+                });
             }
             if is_thread_dead {
                 // A daemon that took this for a hang would start another one beside it.
                 sign.give_for(LONG_WORK);
                 // Whatever fails here is tried again when the rest has died.
-                let undoing = Undoing::begin(&self.place, false).with(&self.journals);
+                let undoing = UndoRun::begin(&self.place, false).with(&self.journals);
                 self.set_back.extend(undoing.realtime());
                 self.ended = self.thread.take().map(|(tid, _)| tid);
             }
             if let Some(who) = watch.look(self.life, &DAEMON, self.sight()) {
-                return Ok(End::Hung(who));
+                return Ok(DaemonEnd::Hung(who));
             }
         }
     }
@@ -197,11 +201,11 @@ impl Guardian {
         }
     }
 
-    fn sight(&self) -> Sight<'_> {
+    fn sight(&self) -> Observation<'_> {
         let process_cpu = || self.daemon.as_ref().map(Handle::cpu).unwrap_or_default();
         self.threads
             .as_ref()
-            .map_or_else(|| Sight::Process(process_cpu()), Sight::Threads)
+            .map_or_else(|| Observation::Process(process_cpu()), Observation::Threads)
     }
 
     fn is_alive(&self) -> bool {
@@ -229,7 +233,7 @@ impl Guardian {
         let Some(_lock) = claim(self.lock, self.named) else {
             return;
         };
-        let mut undoing = Undoing::begin(&self.place, false).with(&self.journals);
+        let mut undoing = UndoRun::begin(&self.place, false).with(&self.journals);
         undoing.undone.extend(self.set_back);
         undoing.threads();
         // What computed without end does so no more; the rest needs no priority.
@@ -268,7 +272,7 @@ impl Guardian {
             while undo::goes_on() {
                 thread::sleep(BETWEEN_TRIES);
             }
-            (begun, undone, is_again) = (Instant::now(), Undone::default(), true);
+            (begun, undone, is_again) = (Instant::now(), UndoReport::default(), true);
         }
     }
 }

@@ -44,7 +44,7 @@ pub trait Entry: Serialize + DeserializeOwned {
 /// What it takes to put something back is gone: nothing can be done about it any more, so it is reported once.
 #[derive(Debug, thiserror::Error)]
 #[error("nothing can undo that any more")]
-pub struct Lost;
+pub struct Irreversible;
 
 /// A file that a journal writes to. One thread at a time has it, so nobody waits for the lock.
 #[derive(Debug)]
@@ -219,7 +219,7 @@ impl<E: Entry> Journal<E> {
     }
 
     /// Puts everything back.
-    pub fn undo(&mut self) -> Undone {
+    pub fn undo(&mut self) -> UndoReport {
         look_after();
         self.forget();
         undo(&self.path, JournalContents::put_back::<E>, false)
@@ -233,7 +233,7 @@ impl<E: Entry> Journal<E> {
 
 /// What was put back, or in a dry run found, and what could not be and stays journalled; a line each.
 #[derive(Debug, Default)]
-pub struct Undone {
+pub struct UndoReport {
     /// Changes of sockets among the lines.
     pub sockets: usize,
     pub lines: Vec<String>,
@@ -242,7 +242,7 @@ pub struct Undone {
     pub goes_on: bool,
 }
 
-impl Undone {
+impl UndoReport {
     pub fn is_nothing(&self) -> bool {
         self.lines.is_empty() && self.failed.is_empty()
     }
@@ -261,7 +261,7 @@ impl Undone {
     }
 }
 
-impl Display for Undone {
+impl Display for UndoReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{} sockets", self.sockets)?;
         self.lines.iter().try_for_each(|line| write!(f, ", {line}"))?;
@@ -272,7 +272,7 @@ impl Display for Undone {
 }
 
 /// Puts back what a journal holds, or in a dry run only finds it. The caller makes sure that nothing else writes to it.
-pub fn undo(path: &Path, put_back: PutBack, dry_run: bool) -> Undone {
+pub fn undo(path: &Path, put_back: UndoFn, dry_run: bool) -> UndoReport {
     let (mut undone, left) = put_back(JournalContents::read(path.to_owned()), dry_run);
     if !dry_run {
         undone.extend(left.keep());
@@ -281,13 +281,13 @@ pub fn undo(path: &Path, put_back: PutBack, dry_run: bool) -> Undone {
 }
 
 /// [`JournalContents::put_back`] of a journal's entries.
-pub type PutBack = fn(JournalContents, bool) -> (Undone, UnrestoredEntries);
+pub type UndoFn = fn(JournalContents, bool) -> (UndoReport, UnrestoredEntries);
 
 /// What a journal held when it was read.
 pub struct JournalContents {
     path: PathBuf,
     lines: Vec<String>,
-    unread: Undone,
+    unread: UndoReport,
 }
 
 impl JournalContents {
@@ -295,7 +295,7 @@ impl JournalContents {
         Self {
             path,
             lines: Vec::new(),
-            unread: Undone::default(),
+            unread: UndoReport::default(),
         }
     }
 
@@ -333,7 +333,7 @@ impl JournalContents {
     }
 
     /// Touches no file of the journal's.
-    pub fn put_back<E: Entry>(self, dry_run: bool) -> (Undone, UnrestoredEntries) {
+    pub fn put_back<E: Entry>(self, dry_run: bool) -> (UndoReport, UnrestoredEntries) {
         let Self {
             path,
             lines,
@@ -360,7 +360,7 @@ impl JournalContents {
                 Ok(lines) => lines.into_iter().for_each(|line| count(&mut counted, line)),
                 Err(error) => {
                     undone.fail(format!("{error:#}"));
-                    if !error.is::<Lost>() {
+                    if !error.is::<Irreversible>() {
                         left.push(source);
                     }
                 }
@@ -380,9 +380,9 @@ impl JournalContents {
 
 impl UnrestoredEntries {
     /// The journal is empty from now on. Returns what failed.
-    pub fn keep(self) -> Undone {
+    pub fn keep(self) -> UndoReport {
         let Self { path, lines, is_whole } = self;
-        let mut undone = Undone::default();
+        let mut undone = UndoReport::default();
         if is_whole && let Err(error) = keep(&path, &left_of(&path), lines) {
             undone.fail(format!("cannot clear {}: {error}", path.display()));
         }

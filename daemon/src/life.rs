@@ -111,9 +111,9 @@ impl Life {
     }
 
     /// From now on the calling thread is watched, until the sign is dropped.
-    pub fn sign(self, who: WatchedTask) -> Sign {
+    pub fn sign(self, who: WatchedTask) -> Heartbeat {
         self.expect(who, gettid().as_raw().cast_unsigned());
-        Sign { slot: self.slot(who) }
+        Heartbeat { slot: self.slot(who) }
     }
 
     /// The same for another process, which is about to take over.
@@ -159,11 +159,11 @@ impl Slot {
 }
 
 /// Of one thread.
-pub struct Sign {
+pub struct Heartbeat {
     slot: &'static Slot,
 }
 
-impl Sign {
+impl Heartbeat {
     pub fn give(&self) {
         self.slot.promise(now() + PATIENCE);
     }
@@ -174,7 +174,7 @@ impl Sign {
     }
 }
 
-impl Drop for Sign {
+impl Drop for Heartbeat {
     fn drop(&mut self) {
         self.slot.tid.store(0, Ordering::Release);
     }
@@ -182,7 +182,7 @@ impl Drop for Sign {
 
 /// What a looker knows of those it watches, besides their signs.
 #[derive(Clone, Copy)]
-pub enum Sight<'a> {
+pub enum Observation<'a> {
     Threads(&'a Threads),
     /// No more than the CPU time of their process: while it gets any, it is not stuck.
     Process(Duration),
@@ -227,7 +227,7 @@ impl Default for Watch {
 
 impl Watch {
     /// One who is overdue. Call it as often as [`Self::pause`] says.
-    pub fn look(&mut self, life: Life, whose: &[WatchedTask], sight: Sight<'_>) -> Option<WatchedTask> {
+    pub fn look(&mut self, life: Life, whose: &[WatchedTask], sight: Observation<'_>) -> Option<WatchedTask> {
         let at = now();
         let since = at.saturating_sub(self.looked);
         let is_late = since > self.planned + LATE;
@@ -240,8 +240,8 @@ impl Watch {
                 continue;
             };
             let (thread, process_cpu) = match sight {
-                Sight::Threads(threads) => (threads.thread(tid).ok().flatten(), None),
-                Sight::Process(cpu) => (None, Some(cpu)),
+                Observation::Threads(threads) => (threads.thread(tid).ok().flatten(), None),
+                Observation::Process(cpu) => (None, Some(cpu)),
             };
             let left = seen.look(&HeartbeatReading {
                 at,

@@ -18,7 +18,7 @@ use giveway::commands::{
     active, by_hand, config, doctor, exec, jitter, link, pause, peer, plot, realtime, record, reload, revert, status,
     top, trial, web, why,
 };
-use giveway::run::asked::Begun;
+use giveway::run::asked::StartMoment;
 use giveway::words::printable;
 use giveway::{exit, guardian, inherited, key, lookup, run, say};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -41,7 +41,7 @@ extern "C" fn c_main(_: c_int, _: *const *const c_char) -> c_int {
 
 fn run_command() -> u8 {
     // Before anything else: whatever is asked from now on concerns this start.
-    let begun = std::env::args_os().any(|word| word == "run").then(Begun::now);
+    let begun = std::env::args_os().any(|word| word == "run").then(StartMoment::now);
     let filter = EnvFilter::try_from_env("GIVEWAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -67,7 +67,7 @@ fn run_command() -> u8 {
         .log_internal_errors(false)
         .init();
     let outcome = match &cli.command {
-        Command::Run(args) => run::run(args, &begun.unwrap_or_else(Begun::now)),
+        Command::Run(args) => run::run(args, &begun.unwrap_or_else(StartMoment::now)),
         Command::Status(args) => status::run(args),
         Command::Top(args) => top::run(args),
         Command::Why(args) => why::run(args),

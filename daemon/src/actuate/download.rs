@@ -22,9 +22,9 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};
 
-use crate::actuate::filters::{Filtered, Filters};
-use crate::actuate::queue::admission::Received;
-use crate::journal::register::{JournalFile, Undo};
+use crate::actuate::filters::{FilteredDevice, Filters};
+use crate::actuate::queue::admission::ReceiveMaps;
+use crate::journal::register::{JournalFile, UndoHandler};
 use crate::journal::{Entry, Journal};
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::Netlink;
@@ -42,7 +42,7 @@ pub mod tree;
 
 use containers::{ContainerDownloads, Receiving};
 use device::{DOWN, IfbDevice};
-use tree::{Ordered, Tree};
+use tree::{OrderedLink, Tree};
 
 /// A port that no socket has any more is forgotten within twice this time.
 const PORTS_AGE: Duration = Duration::from_secs(60);
@@ -60,27 +60,27 @@ pub struct Detour {
 /// What is journalled here.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum Taken {
+pub enum DownloadEntry {
     /// At the egress of a container's device.
-    Filter(Filtered),
+    Filter(FilteredDevice),
     Device(Detour),
 }
 
-pub const UNDO: Undo = Undo::of::<Taken>(JournalFile::Downlink);
+pub const UNDO: UndoHandler = UndoHandler::of::<DownloadEntry>(JournalFile::Downlink);
 
-impl From<Filtered> for Taken {
-    fn from(filtered: Filtered) -> Self {
+impl From<FilteredDevice> for DownloadEntry {
+    fn from(filtered: FilteredDevice) -> Self {
         Self::Filter(filtered)
     }
 }
 
 pub struct DownloadActuator {
     netlink: Netlink,
-    journal: Journal<Taken>,
-    standing: Option<Standing>,
+    journal: Journal<DownloadEntry>,
+    standing: Option<InstalledDownload>,
 }
 
-struct Standing {
+struct InstalledDownload {
     ifindex: u32,
     program: OwnedFd,
     /// By interface, with its name.
@@ -115,7 +115,7 @@ impl DownloadActuator {
     pub fn set(
         &mut self,
         plan: Option<&Plan>,
-        shared: Option<&Received>,
+        shared: Option<&ReceiveMaps>,
         numbers: &BTreeMap<u32, u32>,
     ) -> Result<LeftOut> {
         let Some(plan) = plan else {
@@ -125,7 +125,7 @@ impl DownloadActuator {
         put_up.inspect_err(|_| self.give_up())
     }
 
-    fn put_up(&mut self, plan: &Plan, shared: Option<&Received>, numbers: &BTreeMap<u32, u32>) -> Result<LeftOut> {
+    fn put_up(&mut self, plan: &Plan, shared: Option<&ReceiveMaps>, numbers: &BTreeMap<u32, u32>) -> Result<LeftOut> {
         let mut standing = match self.standing.take() {
             Some(standing) => standing,
             None => self.begin(shared.context("admission is not loaded")?)?,
@@ -136,16 +136,16 @@ impl DownloadActuator {
     }
 
     /// The device with its queue, and the programs; no packet takes the detour yet.
-    fn begin(&mut self, shared: &Received) -> Result<Standing> {
+    fn begin(&mut self, shared: &ReceiveMaps) -> Result<InstalledDownload> {
         // One that was left behind, as by a daemon whose folder was lost.
         device::remove(&mut self.netlink, DOWN)?;
         let detour = Detour {
             device: DOWN.name.to_owned(),
         };
-        self.journal.add([&Taken::Device(detour)])?;
+        self.journal.add([&DownloadEntry::Device(detour)])?;
         let ifindex = device::make(&mut self.netlink, DOWN)?;
         let tree = Tree::put_up(&mut self.netlink, ifindex)?;
-        let standing = Standing::load(ifindex, tree, shared)?;
+        let standing = InstalledDownload::load(ifindex, tree, shared)?;
         device::switch_on(&mut self.netlink, ifindex)?;
         Ok(standing)
     }
@@ -182,7 +182,7 @@ impl DownloadActuator {
     }
 
     /// What these containers receive is limited, too; None: there are none.
-    pub fn follow_containers(&mut self, receiving: Option<Receiving<'_>>, shared: Option<&Received>) -> Result<()> {
+    pub fn follow_containers(&mut self, receiving: Option<Receiving<'_>>, shared: Option<&ReceiveMaps>) -> Result<()> {
         let Some(standing) = &mut self.standing else {
             return Ok(());
         };
@@ -288,8 +288,8 @@ impl DownloadActuator {
     }
 }
 
-impl Standing {
-    fn load(ifindex: u32, tree: Tree, shared: &Received) -> Result<Self> {
+impl InstalledDownload {
+    fn load(ifindex: u32, tree: Tree, shared: &ReceiveMaps) -> Result<Self> {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::DownloadSkelBuilder::default();
         let mut open = explain("open the limits of what arrives", || builder.open(&mut storage))?;
@@ -332,9 +332,9 @@ impl Standing {
     fn limit_containers(
         &mut self,
         netlink: &mut Netlink,
-        journal: &mut Journal<Taken>,
+        journal: &mut Journal<DownloadEntry>,
         receiving: &Receiving<'_>,
-        shared: &Received,
+        shared: &ReceiveMaps,
     ) -> Result<()> {
         let containers = match &mut self.containers {
             Some(containers) => containers,
@@ -345,10 +345,10 @@ impl Standing {
         };
         containers.follow(netlink, journal, &receiving.devices)?;
         if journal.is_long(containers.filters()) {
-            let device = Taken::Device(Detour {
+            let device = DownloadEntry::Device(Detour {
                 device: DOWN.name.to_owned(),
             });
-            let filters: Vec<Taken> = containers.filtered().map(Taken::Filter).collect();
+            let filters: Vec<DownloadEntry> = containers.filtered().map(DownloadEntry::Filter).collect();
             journal.replace([&device].into_iter().chain(&filters))?;
         }
         Ok(())
@@ -358,7 +358,7 @@ impl Standing {
         let mut ordered = BTreeMap::new();
         for (ifindex, most) in &plan.orders {
             let number = numbers.get(ifindex).context("the link is not managed any more")?;
-            let link = Ordered {
+            let link = OrderedLink {
                 ifindex: *ifindex,
                 most: *most,
             };
@@ -514,7 +514,7 @@ fn wait_for(mut is_over: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-impl Entry for Taken {
+impl Entry for DownloadEntry {
     fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
         match self {
             Self::Filter(filtered) => filtered.put_back(dry_run),
@@ -545,17 +545,17 @@ mod tests {
 
     #[test]
     fn what_is_written_down_is_read_again() {
-        let device = Taken::Device(Detour {
+        let device = DownloadEntry::Device(Detour {
             device: DOWN.name.to_owned(),
         });
-        let filter = Taken::Filter(Filtered {
+        let filter = DownloadEntry::Filter(FilteredDevice {
             ifindex: 7,
             name: "veth0".to_owned(),
             made_clsact: true,
         });
         for taken in [device, filter] {
             let line = serde_json::to_string(&taken).unwrap();
-            assert_eq!(serde_json::from_str::<Taken>(&line).unwrap(), taken);
+            assert_eq!(serde_json::from_str::<DownloadEntry>(&line).unwrap(), taken);
         }
     }
 }

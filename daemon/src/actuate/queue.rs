@@ -36,7 +36,7 @@ mod sojourn;
 mod treatments;
 pub mod undo;
 
-use admission::{Admission, Received};
+use admission::{Admission, ReceiveMaps};
 use bpf_qdisc::BpfQdisc;
 use forwarded::ForwardedContainers;
 use undo::{OriginalQueue, UNDO};
@@ -204,7 +204,7 @@ impl QueueActuator {
     }
 
     /// What admission knows, for what arrives.
-    pub fn received(&self) -> Option<&Received> {
+    pub fn received(&self) -> Option<&ReceiveMaps> {
         self.admission.as_ref().map(|admission| &admission.shared.received)
     }
 

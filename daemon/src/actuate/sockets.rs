@@ -21,7 +21,7 @@ pub mod pace;
 pub mod receive;
 mod walk;
 
-use cap::marks::{self, Capped};
+use cap::marks::{self, CapEntry};
 
 /// Opens an actuator, where it is wanted; where that fails, this and the reason are what `status` shows.
 const ACTUATORS: [(&str, IsWanted, Open); 4] = [
@@ -94,7 +94,7 @@ pub trait SocketActuator {
 pub struct SocketActuators {
     actuators: Vec<Box<dyn SocketActuator>>,
     /// What all of them have written down.
-    journal: Option<Journal<Capped>>,
+    journal: Option<Journal<CapEntry>>,
 }
 
 impl SocketActuators {

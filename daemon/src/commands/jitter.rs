@@ -41,7 +41,7 @@ const LOOK_EVERY_MS: u8 = 200;
 
 /// What has been measured so far.
 #[derive(Debug, Default)]
-pub struct Measured {
+pub struct JitterMeasurement {
     pub distribution: Distribution,
     pub missed: u64,
     pub elapsed: Duration,
@@ -49,7 +49,7 @@ pub struct Measured {
     pub worst: Vec<Wakeup>,
 }
 
-impl Measured {
+impl JitterMeasurement {
     fn add(&mut self, wakeup: Wakeup, keep: usize) {
         self.distribution.add(wakeup.late_ns());
         self.missed += wakeup.missed;
@@ -114,8 +114,13 @@ fn interrupt() -> Result<SignalFd> {
     SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).context("cannot wait for signals")
 }
 
-fn measure(args: &JitterArgs, wakers: &Wakers, interrupt: &SignalFd, screen: &mut ProgressLines) -> Result<Measured> {
-    let mut measured = Measured::default();
+fn measure(
+    args: &JitterArgs,
+    wakers: &Wakers,
+    interrupt: &SignalFd,
+    screen: &mut ProgressLines,
+) -> Result<JitterMeasurement> {
+    let mut measured = JitterMeasurement::default();
     let keep = usize::from(args.worst);
     let length = args.wakeups.map_or(args.expected(), |_| Duration::MAX);
     let is_within = |wakeup: &Wakeup| u128::from(wakeup.planned_ns - wakers.started_ns) < length.as_nanos();

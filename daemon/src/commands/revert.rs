@@ -9,11 +9,11 @@ use serde_json::json;
 
 use crate::commands::args::Json;
 use crate::commands::{counted, print, print_json};
-use crate::control::client::{self, Silent};
+use crate::control::client::{self, NoAnswer};
 use crate::inherited::raise_limits;
-use crate::place::{Ended, Place};
+use crate::place::{EndedDaemon, Place};
 use crate::say::print_line;
-use crate::takeover::{For, end_silent, take_over};
+use crate::takeover::{TakeoverPurpose, end_silent, take_over};
 use crate::undo::{threads, undo, unnoted};
 
 #[derive(Args)]
@@ -41,17 +41,17 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     // The daemon, and its guardian, tell their log alone.
     let unnoted = unnoted(&place);
     let (mut stopped, mut killed) = match client::stop_daemon(&place) {
-        Err(error) if error.is::<Silent>() => (None, Some(end_silent(&place)?)),
+        Err(error) if error.is::<NoAnswer>() => (None, Some(end_silent(&place)?)),
         stopped => (stopped?, None),
     };
     // One that nobody has asked for is of an earlier end.
     let _ = place.take_report();
-    let lock = take_over(&place, For::Revert)?;
+    let lock = take_over(&place, TakeoverPurpose::Revert)?;
     let by_guardian = place.take_report();
-    let is_removed = matches!(lock.ended, Some(Ended::Removed(_)));
+    let is_removed = matches!(lock.ended, Some(EndedDaemon::Removed(_)));
     match lock.ended.filter(|_| (stopped, killed) == (None, None)) {
-        Some(Ended::Alone(pid)) => stopped = Some(pid),
-        Some(Ended::Killed(pid) | Ended::Removed(pid)) => killed = Some(pid),
+        Some(EndedDaemon::Alone(pid)) => stopped = Some(pid),
+        Some(EndedDaemon::Killed(pid) | EndedDaemon::Removed(pid)) => killed = Some(pid),
         None => {}
     }
     let mut undone = undo(&place, false);

@@ -32,7 +32,7 @@ use crate::exit::Usage;
 use crate::kernel::calls::terminal_size;
 use crate::place::Place;
 use feed::StatusResult;
-use keys::Wish;
+use keys::KeyOutcome;
 use model::Model;
 pub use model::View;
 use terminal::FullScreen;
@@ -101,9 +101,9 @@ fn live(mut model: Model, theme: &Theme) -> Result<()> {
         for event in next(&happened) {
             match event {
                 UiEvent::Key(key) => match keys::press(&mut model, key) {
-                    Wish::GoOn => {}
-                    Wish::DrawAnew => screen.draw_anew()?,
-                    Wish::Leave => return Ok(()),
+                    KeyOutcome::GoOn => {}
+                    KeyOutcome::DrawAnew => screen.draw_anew()?,
+                    KeyOutcome::Leave => return Ok(()),
                 },
                 UiEvent::Answer(answer) => {
                     awaits = false;
@@ -125,21 +125,21 @@ fn live(mut model: Model, theme: &Theme) -> Result<()> {
 /// The threads that ask and listen; they end with the process. Should one fail, the view ends.
 fn start(place: Place, events: Sender<UiEvent>) -> Sender<()> {
     let (wishes, wished) = mpsc::channel();
-    let answers = AtEnd(events.clone());
+    let answers = EndNotice(events.clone());
     thread::spawn(move || {
         feed::serve(&place, &wished, |answer| {
             answers.0.send(UiEvent::Answer(answer)).is_ok()
         })
     });
-    let keys = AtEnd(events);
+    let keys = EndNotice(events);
     thread::spawn(move || terminal::hear_keys(&keys.0));
     wishes
 }
 
 /// Says that its thread has ended, in whatever way.
-struct AtEnd(Sender<UiEvent>);
+struct EndNotice(Sender<UiEvent>);
 
-impl Drop for AtEnd {
+impl Drop for EndNotice {
     fn drop(&mut self) {
         let _ = self.0.send(UiEvent::End);
     }

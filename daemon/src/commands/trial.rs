@@ -343,7 +343,7 @@ fn percent(part: u64, of: u64) -> f64 {
     100.0 * part as f64 / of.max(1) as f64
 }
 
-fn of_peer(carried: &load::Carried, waited: &probes::Waited) -> BTreeMap<&'static str, f64> {
+fn of_peer(carried: &load::LoadResult, waited: &probes::ProbeResult) -> BTreeMap<&'static str, f64> {
     let mut values = BTreeMap::from([
         ("goodput_up_mbit", mbit(carried.up_bytes_per_s)),
         ("goodput_down_mbit", mbit(carried.down_bytes_per_s)),

@@ -19,7 +19,7 @@ use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::{ActiveNow, Answer, ByHandNow, Chosen, Reloaded, Request};
+use super::{ActiveNow, Answer, ByHandNow, ChoiceOutcome, ReloadSummary, Request};
 use crate::kernel::now;
 use crate::place::Place;
 use crate::run::priority::Client;
@@ -55,7 +55,7 @@ pub enum Call {
         class: Option<Class>,
         rates: Rates,
         require: bool,
-        answer: oneshot::Sender<Result<Chosen, String>>,
+        answer: oneshot::Sender<Result<ChoiceOutcome, String>>,
     },
     /// One of the three requests about what is active.
     Active {
@@ -79,7 +79,7 @@ pub enum Call {
         answer: oneshot::Sender<Result<bool, String>>,
     },
     /// The rules for classes are read again.
-    Reload(oneshot::Sender<Result<Reloaded, String>>),
+    Reload(oneshot::Sender<Result<ReloadSummary, String>>),
     /// The daemon ends; dropping the sender ends the connection.
     Stop(mpsc::Sender<()>),
 }
@@ -312,7 +312,7 @@ impl Handlers {
         class: Option<Class>,
         rates: Rates,
         require: bool,
-    ) -> Result<Result<Chosen, String>> {
+    ) -> Result<Result<ChoiceOutcome, String>> {
         let Some(pid) = pid_of(peer) else {
             return Ok(Err("the asking process is not visible in this pid namespace".to_owned()));
         };

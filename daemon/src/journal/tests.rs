@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::*;
 
-fn undo(path: &Path, dry_run: bool) -> Undone {
+fn undo(path: &Path, dry_run: bool) -> UndoReport {
     super::undo(path, JournalContents::put_back::<Fake>, dry_run)
 }
 
@@ -23,7 +23,7 @@ impl Entry for Fake {
             Self::Ours(number) => Ok(vec![format!("{number} is back")]),
             Self::Anothers => Ok(Vec::new()),
             Self::Stuck => anyhow::bail!("it is stuck"),
-            Self::Lost => Err(anyhow::Error::new(Lost).context("its map is gone")),
+            Self::Lost => Err(anyhow::Error::new(Irreversible).context("its map is gone")),
         }
     }
 }

@@ -57,7 +57,7 @@ pub struct InheritingProcess {
 
 /// A rate limit that commands have.
 #[derive(Clone, Copy, Debug)]
-pub struct Limited {
+pub struct UserLimit {
     pub uid: u32,
     pub limit: Limit,
 }
@@ -213,7 +213,7 @@ impl Inheritance {
     }
 
     /// The rate limits that any task has.
-    pub fn limits(&self) -> Result<BTreeMap<LimitNumber, Limited>> {
+    pub fn limits(&self) -> Result<BTreeMap<LimitNumber, UserLimit>> {
         let found = run_over_all::<types::gw_chosen_limit>(&self.list_limits).context("cannot list rate limits")?;
         let limited = |found: types::gw_chosen_limit| {
             let number = LimitNumber::try_from(found.number).ok()?;
@@ -222,7 +222,7 @@ impl Inheritance {
                 rates: rates_of(found.rates),
                 class: class_of(found.class).unwrap_or(Class::Standard),
             };
-            Some((number, Limited { uid: found.uid, limit }))
+            Some((number, UserLimit { uid: found.uid, limit }))
         };
         Ok(found.into_iter().filter_map(limited).collect())
     }

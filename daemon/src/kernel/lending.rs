@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What others used of a thread's priority.
 #[derive(Debug)]
-pub struct Lent {
+pub struct LentTime {
     pub tid: u32,
     /// Its process, where that is accounted for as a whole.
     pub pid: Option<u32>,
@@ -95,7 +95,7 @@ impl LendingPrograms {
     }
 
     /// What was lent since the last call.
-    pub fn take(&mut self) -> Result<Vec<Lent>> {
+    pub fn take(&mut self) -> Result<Vec<LentTime>> {
         let (now, begun) = (now(), self.counters()?.begun);
         let is_quiet = |(at, before, borrows): (Duration, u64, bool)| {
             !borrows && begun == before && now.saturating_sub(at) < LOOK_EVERY
@@ -158,8 +158,8 @@ impl Drop for MayLend {
     }
 }
 
-fn read(lent: &types::gw_lent) -> Lent {
-    Lent {
+fn read(lent: &types::gw_lent) -> LentTime {
+    LentTime {
         tid: lent.tid,
         pid: (lent.tgid != 0).then_some(lent.tgid),
         used: Duration::from_nanos(lent.lent_ns),

@@ -43,11 +43,11 @@ pub struct Netlink {
 /// The kernel's refusal: an errno.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{}", .0.desc())]
-pub struct Refused(pub Errno);
+pub struct NetlinkError(pub Errno);
 
 /// What the kernel has refused with, where it has.
 pub fn refused(error: &anyhow::Error) -> Option<Errno> {
-    error.downcast_ref::<Refused>().map(|refused| refused.0)
+    error.downcast_ref::<NetlinkError>().map(|refused| refused.0)
 }
 
 impl Netlink {
@@ -93,7 +93,7 @@ impl Netlink {
         })
     }
 
-    /// A change; `flags` beside NLM_F_REQUEST and NLM_F_ACK. A refusal can be asked for as [`Refused`].
+    /// A change; `flags` beside NLM_F_REQUEST and NLM_F_ACK. A refusal can be asked for as [`NetlinkError`].
     pub fn change(&mut self, kind: u16, flags: i32, body: &Body) -> Result<()> {
         self.exchange(kind, flags | libc::NLM_F_ACK, body).map(drop)
     }
@@ -191,7 +191,7 @@ fn take(mut bytes: &[u8], sequence: u32, answers: &mut Vec<Vec<u8>>) -> Result<b
                 libc::NLMSG_DONE => return Ok(true),
                 libc::NLMSG_ERROR => match u32_at(body, 0)?.cast_signed() {
                     0 => return Ok(true),
-                    error => bail!(Refused(Errno::from_raw(error.wrapping_neg()))),
+                    error => bail!(NetlinkError(Errno::from_raw(error.wrapping_neg()))),
                 },
                 _ => answers.push(body.to_vec()),
             }

@@ -17,8 +17,8 @@ use giveway_engine::network::enforcement::Elsewhere;
 use super::inherit::{EarlierRecords, Inheritance, InheritingProcess, left};
 use super::is_shortage;
 use super::libbpf_log::one_line;
-use super::process::{Executable, Executed, Handle, ProcessCriteria, forget_most};
-use super::tasks::{Facts, Tasks};
+use super::process::{ExecHistory, Executable, Handle, ProcessCriteria, forget_most};
+use super::tasks::{ProcessFacts, Tasks};
 use crate::lookup::{LookUps, LookupAnswer, PathTarget, Sessions};
 use crate::pins::Pins;
 
@@ -30,7 +30,7 @@ const TRIES: u32 = 3;
 pub struct OwnerReader {
     tasks: Tasks,
     wanted: ProcessCriteria,
-    executed: Executed,
+    executed: ExecHistory,
     /// Another file is known of an executable than before.
     pub has_news: bool,
     paths: BTreeSet<(u32, String)>,
@@ -101,7 +101,7 @@ impl OwnerReader {
         Self {
             tasks,
             wanted: ProcessCriteria::default(),
-            executed: Executed::default(),
+            executed: ExecHistory::default(),
             has_news: false,
             paths: BTreeSet::new(),
             need_arguments: false,
@@ -377,7 +377,7 @@ impl OwnerReader {
     ///
     /// # Errors
     /// Where it has ended, or its number is another's.
-    pub fn hold(&self, id: ProcessId) -> Result<(Handle, Facts)> {
+    pub fn hold(&self, id: ProcessId) -> Result<(Handle, ProcessFacts)> {
         let gone = || format!("there is no process {} any more, or another has its number", id.pid);
         let handle = Handle::of(id, &self.tasks).with_context(gone)?;
         let facts = self.tasks.process(id.pid)?.filter(|facts| facts.id == id);

@@ -49,7 +49,7 @@ pub enum TaskChange {
 /// What a program was started with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arguments {
-    /// The program's, as [`super::tasks::Facts`] has it.
+    /// The program's, as [`super::tasks::ProcessFacts`] has it.
     pub image: u64,
     /// With blanks between them. None where they could not be read.
     pub text: Option<String>,
@@ -59,8 +59,8 @@ pub struct Arguments {
 pub struct TaskWatch {
     events: Ring<TaskEvent>,
     counters: MapHandle,
-    files: Watched<u64>,
-    users: Watched<u32>,
+    files: MirroredSet<u64>,
+    users: MirroredSet<u32>,
     held: MapHandle,
     _tracing: Vec<Link>,
 }
@@ -87,8 +87,8 @@ impl TaskWatch {
         Ok(Self {
             events: Ring::parsed_by(event, "processes", &maps.events)?,
             counters: keep(&maps.bss)?,
-            files: Watched::new(keep(&maps.watched_files)?),
-            users: Watched::new(keep(&maps.watched_uids)?),
+            files: MirroredSet::new(keep(&maps.watched_files)?),
+            users: MirroredSet::new(keep(&maps.watched_uids)?),
             held: keep(&maps.held)?,
             _tracing: [
                 ("sched_process_exec", &programs.gw_see_exec),
@@ -144,12 +144,12 @@ fn in_initial_pid_namespace() -> bool {
 }
 
 /// A set that a map of the kernel mirrors.
-struct Watched<T> {
+struct MirroredSet<T> {
     map: MapHandle,
     known: BTreeSet<T>,
 }
 
-impl<T: Copy + Ord> Watched<T> {
+impl<T: Copy + Ord> MirroredSet<T> {
     fn new(map: MapHandle) -> Self {
         Self {
             map,

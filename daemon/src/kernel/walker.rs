@@ -47,7 +47,7 @@ pub enum SocketProtocol {
 
 /// Why a walk was not made, or not to its end. It is made the next time, and everything else goes on.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-pub enum Unwalked {
+pub enum WalkError {
     #[error(
         "somebody keeps a TCP socket locked, as a send from a file that does not answer does: what is set on connections \
          stays as it is, and idle ones are not looked at, until the lock is let go; the queue, marks, priorities and \
@@ -82,7 +82,7 @@ struct Walks {
 /// What keeps sockets of one protocol from being shown.
 #[derive(Default)]
 struct Hindrance {
-    why: Option<Unwalked>,
+    why: Option<WalkError>,
     stuck: Option<Child>,
     failed: Option<Duration>,
     back_off: BackOff,
@@ -100,12 +100,12 @@ pub fn start() {
 ///
 /// # Errors
 /// Where the last one is stuck still, or it is too soon to try again.
-pub fn check(sockets: SocketProtocol) -> Result<(), Unwalked> {
+pub fn check(sockets: SocketProtocol) -> Result<(), WalkError> {
     walks().of(sockets).check()
 }
 
 /// What keeps walks from being made just now, a line for each.
-pub fn hindrances() -> Vec<Unwalked> {
+pub fn hindrances() -> Vec<WalkError> {
     let mut walks = walks();
     let all = [SocketProtocol::Tcp, SocketProtocol::Udp].map(|sockets| walks.of(sockets).check().err());
     all.into_iter().flatten().collect()
@@ -171,21 +171,21 @@ impl Walks {
             Ok(()) => Ok(walker),
             Err(_) => {
                 self.ended.push(walker.end());
-                Err(Unwalked::Ended.into())
+                Err(WalkError::Ended.into())
             }
         }
     }
 
-    fn give_up(&mut self, walker: Walker, failed: Failed, sockets: SocketProtocol) -> Unwalked {
+    fn give_up(&mut self, walker: Walker, failed: WalkerFailure, sockets: SocketProtocol) -> WalkError {
         let mut child = walker.end();
         let why = match failed {
-            Failed::Ended => Unwalked::Ended,
-            Failed::Late if child.ends_within_ms(MOMENT_MS) => Unwalked::Slow,
-            Failed::Late if sockets == SocketProtocol::Tcp => Unwalked::TcpLocked,
-            Failed::Late => Unwalked::UdpLocked,
+            WalkerFailure::Ended => WalkError::Ended,
+            WalkerFailure::Late if child.ends_within_ms(MOMENT_MS) => WalkError::Slow,
+            WalkerFailure::Late if sockets == SocketProtocol::Tcp => WalkError::TcpLocked,
+            WalkerFailure::Late => WalkError::UdpLocked,
         };
         match why {
-            Unwalked::Ended => self.ended.push(child),
+            WalkError::Ended => self.ended.push(child),
             _ => self.of(sockets).begin(why, child),
         }
         why
@@ -193,7 +193,7 @@ impl Walks {
 }
 
 impl Hindrance {
-    fn begin(&mut self, why: Unwalked, stuck: Child) {
+    fn begin(&mut self, why: WalkError, stuck: Child) {
         let now = super::now();
         if self.failed.is_none_or(|at| now.saturating_sub(at) > QUIET) {
             self.back_off.reset();
@@ -202,7 +202,7 @@ impl Hindrance {
         (self.why, self.stuck, self.failed) = (Some(why), Some(stuck), Some(now));
     }
 
-    fn check(&mut self) -> Result<(), Unwalked> {
+    fn check(&mut self) -> Result<(), WalkError> {
         let Some(why) = self.why else { return Ok(()) };
         if self.stuck.as_mut().is_some_and(|stuck| !stuck.has_ended()) {
             return Err(why);
@@ -217,7 +217,7 @@ impl Hindrance {
     }
 }
 
-enum Failed {
+enum WalkerFailure {
     Late,
     Ended,
 }
@@ -281,21 +281,21 @@ impl Walker {
         sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(b"w")], with, flags, None).map(drop)
     }
 
-    fn hear(&mut self, begun: Duration) -> Result<BatchStatus, Failed> {
+    fn hear(&mut self, begun: Duration) -> Result<BatchStatus, WalkerFailure> {
         loop {
             let left = PATIENCE.saturating_sub(super::now().saturating_sub(begun));
             let mut heard = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
             match poll(&mut heard, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO)) {
-                Ok(0) => return Err(Failed::Late),
+                Ok(0) => return Err(WalkerFailure::Late),
                 Err(Errno::EINTR) => continue,
-                Err(_) => return Err(Failed::Ended),
+                Err(_) => return Err(WalkerFailure::Ended),
                 Ok(_) => {}
             }
             let mut bytes = [0; size_of::<BatchStatus>()];
             return match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
                 Err(Errno::EINTR | Errno::EAGAIN) => continue,
-                Ok(read) => super::records::record::<BatchStatus>(&bytes[..read]).ok_or(Failed::Ended),
-                Err(_) => Err(Failed::Ended),
+                Ok(read) => super::records::record::<BatchStatus>(&bytes[..read]).ok_or(WalkerFailure::Ended),
+                Err(_) => Err(WalkerFailure::Ended),
             };
         }
     }
@@ -314,7 +314,7 @@ struct WalkReader {
     begun: Duration,
     is_begun: bool,
     is_last: bool,
-    failed: Option<Failed>,
+    failed: Option<WalkerFailure>,
 }
 
 impl WalkReader {
@@ -331,9 +331,9 @@ impl WalkReader {
         }
     }
 
-    fn next(&mut self) -> Result<BatchStatus, Failed> {
+    fn next(&mut self) -> Result<BatchStatus, WalkerFailure> {
         if self.is_begun {
-            self.walker.ask(None).map_err(|_| Failed::Ended)?;
+            self.walker.ask(None).map_err(|_| WalkerFailure::Ended)?;
         }
         self.is_begun = true;
         self.walker.hear(self.begun)
@@ -520,12 +520,12 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         let begun = Instant::now();
         let error = read(reader.into(), SocketProtocol::Udp, |_: u32| ()).unwrap_err();
-        assert_eq!(error.downcast_ref(), Some(&Unwalked::Slow));
+        assert_eq!(error.downcast_ref(), Some(&WalkError::Slow));
         assert!(begun.elapsed() >= PATIENCE);
         let empty = || io::pipe().unwrap().0;
         let too_soon = read(empty().into(), SocketProtocol::Udp, |_: u32| ()).unwrap_err();
-        assert_eq!(too_soon.downcast_ref(), Some(&Unwalked::Slow));
-        assert!(hindrances().contains(&Unwalked::Slow));
+        assert_eq!(too_soon.downcast_ref(), Some(&WalkError::Slow));
+        assert!(hindrances().contains(&WalkError::Slow));
         while check(SocketProtocol::Udp).is_err() {
             assert!(begun.elapsed() < 5 * PATIENCE);
             thread::sleep(Duration::from_millis(10));

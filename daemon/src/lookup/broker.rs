@@ -60,12 +60,12 @@ struct Broker {
     daemon: OwnedFd,
     /// Hung up when the daemon has died, though a thread of it that waits in the kernel for good may keep the socket open.
     death: OwnedFd,
-    watched: BTreeMap<(u32, Subject), Watched>,
+    watched: BTreeMap<(u32, Subject), PolledAnswer>,
     users: BTreeMap<u32, User>,
 }
 
 /// What is looked at again and again.
-struct Watched {
+struct PolledAnswer {
     told: Option<LookupAnswer>,
     next: Instant,
     is_asked: bool,
@@ -114,7 +114,7 @@ impl Broker {
         let Question { uid, about } = question;
         match about {
             Subject::Path(_) | Subject::Sessions(_) => {
-                let new = Watched {
+                let new = PolledAnswer {
                     told: None,
                     next: Instant::now(),
                     is_asked: false,

@@ -26,24 +26,24 @@ use crate::actuate::queue::QueueActuator;
 use crate::actuate::sockets::SocketActuators;
 use crate::actuate::upload::UploadActuator;
 use crate::control::server::{self, Call, Handlers};
-use crate::guardian::guarded::Guarded;
+use crate::guardian::guarded::GuardedDaemon;
 use crate::interface::{Choice, Interface, ManagedLinks};
 use crate::journal;
 use crate::kernel::descriptors::awaited;
 use crate::kernel::flow_monitor::FlowMonitor;
 use crate::kernel::netlink::LinkEvents;
 use crate::kernel::owner::OwnerReader;
-use crate::kernel::walker::Unwalked;
+use crate::kernel::walker::WalkError;
 use crate::kernel::{now, random, slept};
 use crate::key::KeyFile;
-use crate::life::{Life, Sign, WatchedTask};
+use crate::life::{Heartbeat, Life, WatchedTask};
 use crate::neighbours::Neighbours;
 use crate::notify::Notifier;
 use crate::place::{Lock, Place};
-use crate::run::asked::Begun;
+use crate::run::asked::StartMoment;
 use crate::run::priority::PriorityThread;
 use crate::run::priority::receive::Receiver;
-use actions::Lines;
+use actions::LogQuota;
 use active::ActiveClaims;
 use by_hand::ByHand;
 use pause::Pause;
@@ -82,7 +82,7 @@ pub struct Daemon {
     pub receiver: Receiver,
     pub owners: OwnerReader,
     pub rules: ClassRules,
-    pub guarded: Option<Guarded>,
+    pub guarded: Option<GuardedDaemon>,
     pub realtime: Option<PriorityThread>,
     /// None works alone.
     pub keys: Option<KeyFile>,
@@ -92,7 +92,7 @@ pub struct Daemon {
 /// The daemon while it runs.
 struct Running {
     daemon: Daemon,
-    sign: Sign,
+    sign: Heartbeat,
     notifier: Notifier,
     /// The managed ones; the first of them, as far as it is up.
     found: ManagedLinks,
@@ -110,7 +110,7 @@ struct Running {
     /// Why something could not be done in the last moments.
     short_of: Option<String>,
     /// What kept sockets from being looked at in the last second.
-    hindrances: Vec<Unwalked>,
+    hindrances: Vec<WalkError>,
     neighbours: Option<Neighbours>,
     /// Why there are none, though there is a key.
     alone_because: Option<String>,
@@ -122,7 +122,7 @@ struct Running {
     by_hand: ByHand,
     pause: Option<Pause>,
     records: Records,
-    lines: Lines,
+    lines: LogQuota,
     started: Duration,
     last_walk: Option<Duration>,
     last_housekeeping: Option<Duration>,
@@ -132,7 +132,7 @@ struct Running {
 
 impl Daemon {
     /// Runs until a signal or a client ends it, then undoes everything.
-    pub async fn run(self, begun: &Begun) -> Result<()> {
+    pub async fn run(self, begun: &StartMoment) -> Result<()> {
         let (calls, requests) = mpsc::channel(16);
         let realtime = self.realtime.as_ref().context("the real-time thread has ended")?;
         let handlers = Handlers {
@@ -165,7 +165,7 @@ impl Daemon {
             by_hand: ByHand::default(),
             pause: None,
             records: Records::default(),
-            lines: Lines::default(),
+            lines: LogQuota::default(),
             started: now(),
             last_walk: None,
             last_housekeeping: None,

@@ -17,7 +17,7 @@ use giveway_engine::queue::Backends;
 use nix::sys::prctl::set_dumpable;
 use nix::unistd::Group;
 
-use super::asked::{Begun, Reverted};
+use super::asked::{RevertRequested, StartMoment};
 use super::daemon::Daemon;
 use super::daemon::rules::ClassRules;
 use super::priority::PriorityThread;
@@ -31,7 +31,7 @@ use crate::actuate::sockets::lbe;
 use crate::actuate::upload::UploadActuator;
 use crate::exit::Usage;
 use crate::files::not_the_callers;
-use crate::guardian::guarded::Guarded;
+use crate::guardian::guarded::GuardedDaemon;
 use crate::inherited::raise_limits;
 use crate::interface::Choice;
 use crate::kernel::flow_monitor::FlowMonitor;
@@ -46,7 +46,7 @@ use crate::neighbours::open_to_users;
 use crate::notify::Notifier;
 use crate::place::Place;
 use crate::rules::RuleFiles;
-use crate::takeover::{self, For};
+use crate::takeover::{self, TakeoverPurpose};
 use crate::undo;
 
 /// The configuration where none is named.
@@ -75,11 +75,11 @@ pub struct RunArgs {
     pub sessions: Option<String>,
 }
 
-/// `begun`: when this process did, as [`Begun::now`] says.
-pub fn run(args: &RunArgs, begun: &Begun) -> Result<()> {
+/// `begun`: when this process did, as [`StartMoment::now`] says.
+pub fn run(args: &RunArgs, begun: &StartMoment) -> Result<()> {
     let ended = start(args, begun);
     if let Err(error) = &ended
-        && error.is::<Reverted>()
+        && error.is::<RevertRequested>()
     {
         tracing::info!("{error}; nothing of giveway's is left");
         // To the service manager this is no failure, after which it would start giveway again.
@@ -89,7 +89,7 @@ pub fn run(args: &RunArgs, begun: &Begun) -> Result<()> {
     ended
 }
 
-fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
+fn start(args: &RunArgs, begun: &StartMoment) -> Result<()> {
     crate::kernel::program::open().context("cannot open the program itself")?;
     crate::kernel::libbpf_files::keep();
     crate::kernel::walker::start();
@@ -116,7 +116,11 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
     set_dumpable(false).context("cannot keep core dumps from being written")?;
     crate::kernel::hold_little_memory();
     // The guardian of a daemon that has just died may still be at work.
-    let what_for = if args.dry_run { For::DryRun } else { For::Daemon };
+    let what_for = if args.dry_run {
+        TakeoverPurpose::DryRun
+    } else {
+        TakeoverPurpose::Daemon
+    };
     let lock = takeover::take_over(&place, what_for)?;
     begun.check(&place)?;
     let left_over = undo::undo(&place, args.dry_run);
@@ -137,8 +141,8 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
     // Before anything is loaded: a start that hangs is a death, too.
     let (life, page) = Life::new()?;
     let starts = life.sign(WatchedTask::MainLoop);
-    let guarded = (!args.dry_run).then(|| Guarded::start(life, page)).transpose()?;
-    lock.name(guarded.as_ref().map(Guarded::pid));
+    let guarded = (!args.dry_run).then(|| GuardedDaemon::start(life, page)).transpose()?;
+    lock.name(guarded.as_ref().map(GuardedDaemon::pid));
     begun.check(&place)?;
     let pins = (!args.dry_run).then(|| place.pins());
     let mut owners = OwnerReader::open(place.netns_inum(), pins).context(
@@ -246,7 +250,7 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
     let nice = nice_notes.map(|map| NiceActuator::new(&place, life, map)).transpose()?;
     begun.check(&place)?;
     let priority = priority.with_chains(crate::kernel::now(), chains_of(&config));
-    let death = guarded.as_ref().map(Guarded::death).transpose()?;
+    let death = guarded.as_ref().map(GuardedDaemon::death).transpose()?;
     let realtime = PriorityThread::start(&place, priority, receiver.chains()?, life, death)?;
 
     crate::kernel::give_back_memory();

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use giveway::kernel::lending::{LendingPrograms, Lent};
+use giveway::kernel::lending::{LendingPrograms, LentTime};
 
 use crate::support::caller;
 use crate::support::process::{KillOnDrop, effective_priority};
@@ -87,7 +87,7 @@ fn waiting(file: &Scratch) -> Locks {
     Locks::start(file, &["say:ready", "read", "lock:0", "unlock:0", "say:has", "read"])
 }
 
-fn all(lending: &mut LendingPrograms, of: &Locks) -> Vec<Lent> {
+fn all(lending: &mut LendingPrograms, of: &Locks) -> Vec<LentTime> {
     let mut all = lending.take().unwrap();
     all.retain(|lent| lent.tid == of.pid());
     all

@@ -11,10 +11,10 @@ use anyhow::{Context as _, Result, anyhow};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
-use super::Taken;
+use super::DownloadEntry;
 use super::refusals::Refusals;
-use crate::actuate::filters::{self, Filtered, Filters};
-use crate::actuate::queue::admission::Received;
+use crate::actuate::filters::{self, FilteredDevice, Filters};
+use crate::actuate::queue::admission::ReceiveMaps;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::Netlink;
@@ -40,7 +40,7 @@ pub struct ContainerDownloads {
 }
 
 impl ContainerDownloads {
-    pub fn load(filters: Filters, shared: &Received, cgroups: &MapHandle) -> Result<Self> {
+    pub fn load(filters: Filters, shared: &ReceiveMaps, cgroups: &MapHandle) -> Result<Self> {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::ContainerSkelBuilder::default();
         let mut open = explain("open the limits of containers", || builder.open(&mut storage))?;
@@ -71,7 +71,7 @@ impl ContainerDownloads {
     pub fn follow(
         &mut self,
         netlink: &mut Netlink,
-        journal: &mut Journal<Taken>,
+        journal: &mut Journal<DownloadEntry>,
         devices: &BTreeMap<u32, &Veth>,
     ) -> Result<()> {
         let lead = devices
@@ -145,7 +145,7 @@ impl ContainerDownloads {
         self.filters.devices().len()
     }
 
-    pub fn filtered(&self) -> impl Iterator<Item = Filtered> {
+    pub fn filtered(&self) -> impl Iterator<Item = FilteredDevice> {
         self.filters.devices().values().cloned()
     }
 

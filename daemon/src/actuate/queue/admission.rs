@@ -88,11 +88,11 @@ pub struct Shared {
     pub link_config: MapHandle,
     pub queue_events: MapHandle,
     /// For download.bpf.c.
-    pub received: Received,
+    pub received: ReceiveMaps,
 }
 
 /// By which what arrives follows the same decisions as what leaves.
-pub struct Received {
+pub struct ReceiveMaps {
     pub treated_sockets: MapHandle,
     pub early_sockets: MapHandle,
     pub packet_rules: MapHandle,
@@ -218,7 +218,7 @@ impl Admission {
             link_state: keep(&maps.link_state)?,
             link_config: keep(&maps.link_config)?,
             queue_events: keep(&maps.queue_events)?,
-            received: Received {
+            received: ReceiveMaps {
                 treated_sockets: keep(&maps.treated_sockets)?,
                 early_sockets: keep(&maps.early_sockets)?,
                 packet_rules: keep(&maps.packet_rules)?,

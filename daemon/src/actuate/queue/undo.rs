@@ -11,8 +11,8 @@ use super::segments::{SINGLE_SEGMENTS, set_gso_max_segments};
 use super::{HANDLE, QueueActuator, is_ours};
 use crate::actuate::{download, upload};
 use crate::journal::Entry;
-use crate::journal::register::{JournalFile, Undo};
-use crate::kernel::elsewhere::{self, Identity, Whereabouts};
+use crate::journal::register::{JournalFile, UndoHandler};
+use crate::kernel::elsewhere::{self, Identity, InterfaceLocation};
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::netlink::{NLM_F_CREATE, NLM_F_REPLACE, Netlink, RTM_DELQDISC, RTM_NEWQDISC, refused};
 use crate::kernel::qdisc::{self, Qdisc, ROOT, tcmsg};
@@ -33,7 +33,7 @@ pub struct OriginalQueue {
     pub identity: Option<Identity>,
 }
 
-pub const UNDO: Undo = Undo::of::<OriginalQueue>(JournalFile::Queue);
+pub const UNDO: UndoHandler = UndoHandler::of::<OriginalQueue>(JournalFile::Queue);
 
 fn of_earlier_versions() -> bool {
     true
@@ -147,11 +147,11 @@ pub fn take_down_unjournalled() -> Result<Vec<String>> {
 fn put_back(netlink: &mut Netlink, before: &OriginalQueue, dry_run: bool) -> Result<Vec<String>> {
     let found = match &before.identity {
         Some(identity) => identity.find(netlink, before.ifindex)?,
-        None => Whereabouts::Here(before.ifindex),
+        None => InterfaceLocation::Here(before.ifindex),
     };
     let name = &before.name;
     match found {
-        Whereabouts::Here(ifindex) => put_back_here(
+        InterfaceLocation::Here(ifindex) => put_back_here(
             netlink,
             &OriginalQueue {
                 ifindex,
@@ -160,8 +160,8 @@ fn put_back(netlink: &mut Netlink, before: &OriginalQueue, dry_run: bool) -> Res
             dry_run,
         ),
         // It left its queue behind.
-        Whereabouts::There { .. } if !before.limits_segments => Ok(Vec::new()),
-        Whereabouts::There {
+        InterfaceLocation::There { .. } if !before.limits_segments => Ok(Vec::new()),
+        InterfaceLocation::There {
             namespace,
             ifindex,
             name: there,
@@ -182,7 +182,7 @@ fn put_back(netlink: &mut Netlink, before: &OriginalQueue, dry_run: bool) -> Res
             Ok(put_back.into_iter().map(in_its_place).collect())
         }
         // It took everything with it.
-        Whereabouts::Gone => Ok(Vec::new()),
+        InterfaceLocation::Gone => Ok(Vec::new()),
     }
 }
 

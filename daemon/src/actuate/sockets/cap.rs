@@ -26,7 +26,7 @@ use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::cap as skeleton;
 use crate::kernel::{cgroup, check_requirements, shown_errno};
 use crate::place::Place;
-use marks::Capped;
+use marks::CapEntry;
 use skeleton::types;
 
 pub mod ease;
@@ -81,7 +81,7 @@ pub struct CapActuator {
     ease: Result<ease::Ease>,
     marks: MapHandle,
     /// None outside a daemon.
-    journal: Option<Journal<Capped>>,
+    journal: Option<Journal<CapEntry>>,
     /// The pinned marks, or why the marks do not outlive this process, so that caps are undone by value.
     marks_id: Result<u32>,
 }
@@ -149,9 +149,9 @@ impl CapActuator {
         };
         let mut caps = caps.filter(|cap| *cap < UNLIMITED).peekable();
         match self.marks_id {
-            Ok(map_id) if caps.peek().is_some() => journal.add(&[Capped::Marked { map_id }]),
+            Ok(map_id) if caps.peek().is_some() => journal.add(&[CapEntry::Marked { map_id }]),
             Ok(_) => Ok(()),
-            Err(_) => journal.add(&caps.map(Capped::Value).collect::<Vec<_>>()),
+            Err(_) => journal.add(&caps.map(CapEntry::Value).collect::<Vec<_>>()),
         }
     }
 

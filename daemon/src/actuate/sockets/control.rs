@@ -17,7 +17,7 @@ use libbpf_rs::{MapCore as _, MapHandle};
 
 use super::SocketActuator;
 use super::cap::lift::put_back;
-use super::cap::marks::{self, Capped};
+use super::cap::marks::{self, CapEntry};
 use super::lbe::{self, Lbe};
 use super::walk::SocketWalk;
 use crate::journal::Journal;
@@ -35,7 +35,7 @@ struct ControlActuator {
     marks: MapHandle,
     /// Of the marks.
     map_id: u32,
-    journal: Journal<Capped>,
+    journal: Journal<CapEntry>,
     /// The last to go: sockets that still have it keep it.
     lbe: Lbe,
 }
@@ -82,7 +82,7 @@ impl SocketActuator for ControlActuator {
             return Ok(Vec::new());
         }
         let map_id = self.map_id;
-        self.journal.add(&[Capped::Marked { map_id }])?;
+        self.journal.add(&[CapEntry::Marked { map_id }])?;
         let wanted = wanted.iter().map(|(cookie, value)| (*cookie, control(value)));
         let (told, gone) = self.walk.run(wanted.collect(), of)?;
         let gone = gone.into_iter().map(|cookie| (cookie, Outcome::Gone));

@@ -17,7 +17,7 @@ use libbpf_rs::{MapCore as _, MapHandle};
 
 use super::SocketActuator;
 use super::cap::lift::put_back;
-use super::cap::marks::{self, Capped};
+use super::cap::marks::{self, CapEntry};
 use super::walk::SocketWalk;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
@@ -37,7 +37,7 @@ pub struct PaceActuator {
     /// Of the marks.
     map_id: u32,
     /// None outside a daemon.
-    journal: Option<Journal<Capped>>,
+    journal: Option<Journal<CapEntry>>,
 }
 
 pub fn open(place: &Place, _: &MapHandle) -> Result<Box<dyn SocketActuator>> {
@@ -86,7 +86,7 @@ impl SocketActuator for PaceActuator {
             return Ok(Vec::new());
         }
         if let Some(journal) = &mut self.journal {
-            journal.add(&[Capped::Marked { map_id: self.map_id }])?;
+            journal.add(&[CapEntry::Marked { map_id: self.map_id }])?;
         }
         let wanted = wanted.iter().map(|(cookie, value)| (*cookie, rate(value)));
         let (told, gone) = self.walk.run(wanted.collect(), of)?;

@@ -19,7 +19,7 @@ use libbpf_rs::{Link, MapCore as _, MapHandle};
 use super::SocketActuator;
 use super::cap::attach_to_root_cgroup;
 use super::cap::lift::put_back;
-use super::cap::marks::{self, Capped};
+use super::cap::marks::{self, CapEntry};
 use super::walk::SocketWalk;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
@@ -41,7 +41,7 @@ pub struct ReceiveActuator {
     /// Of the marks.
     map_id: u32,
     /// None outside a daemon.
-    journal: Option<Journal<Capped>>,
+    journal: Option<Journal<CapEntry>>,
     lost: Ring<types::gw_receiver_lost>,
     /// While it is there the kernel asks.
     offer: Option<Link>,
@@ -112,7 +112,7 @@ impl SocketActuator for ReceiveActuator {
             return Ok(Vec::new());
         }
         if let Some(journal) = &mut self.journal {
-            journal.add(&[Capped::Marked { map_id: self.map_id }])?;
+            journal.add(&[CapEntry::Marked { map_id: self.map_id }])?;
         }
         let named = |(cookie, value): &(Cookie, Value)| (*cookie, types::gw_receiver_wanted { window: wish(value) });
         let (told, gone) = self.walk.run(wanted.iter().map(named).collect(), of)?;

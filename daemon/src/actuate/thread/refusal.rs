@@ -25,7 +25,7 @@ static MACHINE: OnceLock<SchedulerLimits> = OnceLock::new();
 
 /// What decides whether a thread may have real time; None where this kernel has no such thing.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Surroundings {
+pub struct GrantConditions {
     pub may_set: bool,
     /// sched_rt_runtime_us; -1 is no limit.
     pub rt_runtime_us: Option<i64>,
@@ -35,7 +35,7 @@ pub struct Surroundings {
     pub cpus: (usize, usize),
 }
 
-impl Surroundings {
+impl GrantConditions {
     /// Of a thread with this share, as they are now. After [`prepare`] it opens no file.
     pub fn of(tid: u32, share: Option<RealtimeGroup>) -> Self {
         let machine = machine(|| None);
@@ -74,7 +74,7 @@ fn number(file: &File) -> Option<i64> {
 }
 
 /// The refusal of a policy, in words.
-pub fn explain(errno: Errno, policy: Policy, around: &Surroundings) -> String {
+pub fn explain(errno: Errno, policy: Policy, around: &GrantConditions) -> String {
     let is_deadline = matches!(policy, Policy::Deadline { .. });
     let why = match errno {
         Errno::ESRCH => "it has ended".to_owned(),
@@ -99,7 +99,7 @@ pub fn explain(errno: Errno, policy: Policy, around: &Surroundings) -> String {
     format!("the kernel refused it: {why}")
 }
 
-fn not_permitted(is_deadline: bool, around: &Surroundings) -> String {
+fn not_permitted(is_deadline: bool, around: &GrantConditions) -> String {
     if !around.may_set {
         return "giveway has no CAP_SYS_NICE; run it as root, or give its service AmbientCapabilities=CAP_SYS_NICE"
             .to_owned();
@@ -142,8 +142,8 @@ mod tests {
         period: Duration::from_millis(10),
     };
 
-    fn usual() -> Surroundings {
-        Surroundings {
+    fn usual() -> GrantConditions {
+        GrantConditions {
             may_set: true,
             rt_runtime_us: Some(950_000),
             share: None,
@@ -152,14 +152,14 @@ mod tests {
     }
 
     #[track_caller]
-    fn says(errno: Errno, policy: Policy, around: &Surroundings, word: &str) {
+    fn says(errno: Errno, policy: Policy, around: &GrantConditions, word: &str) {
         let line = explain(errno, policy, around);
         assert!(line.contains(word) && !line.contains('\n'), "{line}");
     }
 
     #[test]
     fn a_missing_capability_is_named() {
-        let around = Surroundings {
+        let around = GrantConditions {
             may_set: false,
             ..usual()
         };
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_group_of_version_1_without_real_time_is_named() {
-        let around = Surroundings {
+        let around = GrantConditions {
             share: Some(RealtimeGroup::V1 {
                 group: "/robot".to_owned(),
                 runtime_us: 0,
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_group_of_version_2_that_can_have_none_is_named() {
-        let around = Surroundings {
+        let around = GrantConditions {
             share: Some(RealtimeGroup::V2 {
                 group: "/system.slice".to_owned(),
             }),
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn real_time_that_is_switched_off_is_named() {
-        let around = Surroundings {
+        let around = GrantConditions {
             rt_runtime_us: Some(0),
             ..usual()
         };
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_deadline_on_some_cpus_only_is_named() {
-        let around = Surroundings {
+        let around = GrantConditions {
             cpus: (1, 2),
             ..usual()
         };

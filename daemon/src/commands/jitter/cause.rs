@@ -98,7 +98,7 @@ impl fmt::Display for Culprit {
 
 /// A stretch of time and what had it.
 #[derive(Debug)]
-struct Piece {
+struct TimeSlice {
     cpu: usize,
     from_ns: u64,
     to_ns: u64,
@@ -159,7 +159,7 @@ fn woken(evidence: &Evidence) -> Option<Waking> {
     evidence.waking.filter(|waking| during.contains(&waking.t_ns))
 }
 
-fn pieces(evidence: &Evidence, irq_name: &dyn Fn(u32) -> String) -> Vec<Piece> {
+fn pieces(evidence: &Evidence, irq_name: &dyn Fn(u32) -> String) -> Vec<TimeSlice> {
     let woken = woken(evidence);
     let woken_ns = woken.map_or(evidence.planned_ns, |waking| waking.t_ns);
     let mut pieces = until_woken(
@@ -187,7 +187,7 @@ fn pieces(evidence: &Evidence, irq_name: &dyn Fn(u32) -> String) -> Vec<Piece> {
 }
 
 /// The first part: what the CPU of the timer did.
-fn until_woken(evidence: &Evidence, cpu: usize, woken_ns: u64, irq_name: &dyn Fn(u32) -> String) -> Vec<Piece> {
+fn until_woken(evidence: &Evidence, cpu: usize, woken_ns: u64, irq_name: &dyn Fn(u32) -> String) -> Vec<TimeSlice> {
     let did = if cpu == evidence.cpu {
         &evidence.cpu_did
     } else {
@@ -214,8 +214,8 @@ fn until_woken(evidence: &Evidence, cpu: usize, woken_ns: u64, irq_name: &dyn Fn
     pieces
 }
 
-fn piece(cpu: usize, from_ns: u64, to_ns: u64, culprit: Culprit) -> Piece {
-    Piece {
+fn piece(cpu: usize, from_ns: u64, to_ns: u64, culprit: Culprit) -> TimeSlice {
+    TimeSlice {
         cpu,
         from_ns,
         to_ns,
@@ -332,11 +332,11 @@ fn innermost(intervals: &[ActivityInterval], from_ns: u64, to_ns: u64) -> Vec<(u
 
 /// Takes what was stolen by the end of an interval off the pieces in which that can have been; how much it was. Where
 /// it may have been before the wake-up was due, only what nothing else explains is explained by it.
-fn take_stolen(pieces: &mut [Piece], cpu: usize, interval: &ActivityInterval) -> u64 {
+fn take_stolen(pieces: &mut [TimeSlice], cpu: usize, interval: &ActivityInterval) -> u64 {
     let due_ns = pieces.first().map_or(0, |piece| piece.from_ns);
     let may_be_before = interval.stolen_after_ns < due_ns;
     let (mut left_ns, mut taken_ns) = (interval.stolen_ns, 0);
-    let mut suspects: Vec<&mut Piece> = pieces
+    let mut suspects: Vec<&mut TimeSlice> = pieces
         .iter_mut()
         .filter(|p| p.cpu == cpu && p.from_ns >= interval.stolen_after_ns && p.to_ns <= interval.to_ns)
         .filter(|p| !may_be_before || p.culprit.kind == CulpritKind::StealOrDisabled)

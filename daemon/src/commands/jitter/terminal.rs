@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::Measured;
+use super::JitterMeasurement;
 use super::args::JitterArgs;
 use super::distribution::{QUANTILES, duration};
 use super::report::JitterReport;
@@ -36,7 +36,7 @@ impl ProgressLines {
     }
 
     /// While it is measured.
-    pub fn show(&mut self, measured: &Measured) {
+    pub fn show(&mut self, measured: &JitterMeasurement) {
         if self.is_watched {
             let text = self.text(measured);
             // Whether the terminal takes it is found at the end.
@@ -45,7 +45,7 @@ impl ProgressLines {
     }
 
     /// At the end: the same, and what is known then only.
-    pub fn finish(&mut self, measured: &Measured, report: &JitterReport) -> Result<()> {
+    pub fn finish(&mut self, measured: &JitterMeasurement, report: &JitterReport) -> Result<()> {
         let mut text = self.text(measured);
         let in_force = report.policy_at_end.iter().zip(&report.priority_at_end);
         let mut policies: Vec<_> = in_force
@@ -80,7 +80,7 @@ impl ProgressLines {
         print_own(&out)
     }
 
-    fn text(&self, measured: &Measured) -> String {
+    fn text(&self, measured: &JitterMeasurement) -> String {
         let distribution = &measured.distribution;
         let mut text = format!("{}\n", self.title);
         let _ = writeln!(

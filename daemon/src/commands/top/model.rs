@@ -62,7 +62,7 @@ impl View {
 
 /// How one view is looked at.
 #[derive(Clone, Debug, Default)]
-pub struct Browsing {
+pub struct ViewState {
     pub sorted_by: &'static str,
     pub is_reversed: bool,
     chosen: Option<RowId>,
@@ -84,7 +84,7 @@ pub enum Pane {
 
 /// No answer since.
 #[derive(Clone, Debug)]
-pub struct Trouble {
+pub struct FeedFailure {
     pub since: Duration,
     pub why: String,
 }
@@ -92,7 +92,7 @@ pub struct Trouble {
 #[derive(Debug, Default)]
 pub struct Model {
     pub view: View,
-    views: [Browsing; View::ALL.len()],
+    views: [ViewState; View::ALL.len()],
     pub filter: String,
     pub is_typing: bool,
     pub is_paused: bool,
@@ -102,7 +102,7 @@ pub struct Model {
     pub scrolled: u16,
     pub latest: Option<Box<Status>>,
     pub history: RateHistory,
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<FeedFailure>,
     /// Of what came last.
     pub now: Duration,
 }
@@ -118,9 +118,9 @@ pub struct Listing<'a> {
 
 impl Model {
     pub fn new() -> Self {
-        let browsing = |view: View| Browsing {
+        let browsing = |view: View| ViewState {
             sorted_by: view.sorted_by(),
-            ..Browsing::default()
+            ..ViewState::default()
         };
         Self {
             views: View::ALL.map(browsing),
@@ -139,16 +139,16 @@ impl Model {
             }
             Err(why) => {
                 let since = self.trouble.as_ref().map_or(now, |trouble| trouble.since);
-                self.trouble = Some(Trouble { since, why });
+                self.trouble = Some(FeedFailure { since, why });
             }
         }
     }
 
-    pub fn browsing(&self) -> &Browsing {
+    pub fn browsing(&self) -> &ViewState {
         &self.views[self.view as usize]
     }
 
-    fn browsing_mut(&mut self) -> &mut Browsing {
+    fn browsing_mut(&mut self) -> &mut ViewState {
         &mut self.views[self.view as usize]
     }
 

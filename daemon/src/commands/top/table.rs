@@ -37,14 +37,14 @@ pub struct Column<R> {
     pub most: u16,
     /// Those with the highest are left out first.
     pub rank: u8,
-    pub side: Side,
+    pub side: Alignment,
     pub cell: fn(&R, &Theme, usize) -> Cell,
     /// What matters most comes first.
     pub order: Option<fn(&R, &R) -> Ordering>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Side {
+pub enum Alignment {
     Left,
     Right,
     /// At the left; where it is too long, its end is kept.
@@ -147,10 +147,10 @@ impl<R: TableRow> Table for Rows<R> {
 }
 
 /// Text in one line of the screen.
-fn put(text: &str, style: Style, side: Side, theme: &Theme, place: Rect, buffer: &mut Buffer) {
-    let shown = fitted(text, place.width, side == Side::End, theme.ellipsis());
+fn put(text: &str, style: Style, side: Alignment, theme: &Theme, place: Rect, buffer: &mut Buffer) {
+    let shown = fitted(text, place.width, side == Alignment::End, theme.ellipsis());
     let padding = match side {
-        Side::Right => usize::from(place.width).saturating_sub(shown.chars().count()),
+        Alignment::Right => usize::from(place.width).saturating_sub(shown.chars().count()),
         _ => 0,
     };
     buffer.set_stringn(
@@ -211,7 +211,7 @@ mod tests {
             least,
             most,
             rank,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |(), _, _| Cell::default(),
             order: None,
         }

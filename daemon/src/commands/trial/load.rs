@@ -46,7 +46,7 @@ pub struct Plan {
 
 /// In the window.
 #[derive(Debug, Default)]
-pub struct Carried {
+pub struct LoadResult {
     pub up_bytes_per_s: f64,
     pub down_bytes_per_s: f64,
     /// Segments up, and those of them that were sent again.
@@ -57,7 +57,7 @@ pub struct Carried {
 }
 
 /// Until the window's end.
-pub fn run(plan: Plan, window: Window) -> Result<Carried> {
+pub fn run(plan: Plan, window: Window) -> Result<LoadResult> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
@@ -66,7 +66,7 @@ pub fn run(plan: Plan, window: Window) -> Result<Carried> {
         let transfers: Vec<_> = all
             .map(|kind| tokio::task::spawn_local(transfer(plan, kind, window)))
             .collect();
-        let mut carried = Carried::default();
+        let mut carried = LoadResult::default();
         for transfer in transfers {
             carried.add(transfer.await??);
         }
@@ -74,7 +74,7 @@ pub fn run(plan: Plan, window: Window) -> Result<Carried> {
     })
 }
 
-impl Carried {
+impl LoadResult {
     fn add(&mut self, more: Self) {
         self.up_bytes_per_s += more.up_bytes_per_s;
         self.down_bytes_per_s += more.down_bytes_per_s;
@@ -95,7 +95,7 @@ pub async fn connect(peer: SocketAddr, kind: ConnectionKind) -> Result<TcpStream
     Ok(stream)
 }
 
-async fn transfer(plan: Plan, kind: ConnectionKind, window: Window) -> Result<Carried> {
+async fn transfer(plan: Plan, kind: ConnectionKind, window: Window) -> Result<LoadResult> {
     let stream = connect(plan.peer, kind).await?;
     if plan.background {
         let socket = SockRef::from(&stream);
@@ -116,7 +116,7 @@ async fn transfer(plan: Plan, kind: ConnectionKind, window: Window) -> Result<Ca
         let (before, begun) = (told()?, Instant::now());
         ask(&questions, &waits, window.end).await;
         let (after, seconds) = (told()?, begun.elapsed().as_secs_f64());
-        Ok::<_, anyhow::Error>(Carried {
+        Ok::<_, anyhow::Error>(LoadResult {
             up_bytes_per_s: (after.tcpi_bytes_acked - before.tcpi_bytes_acked) as f64 / seconds,
             down_bytes_per_s: (after.tcpi_bytes_received - before.tcpi_bytes_received) as f64 / seconds,
             sent: u64::from(after.tcpi_data_segs_out) - u64::from(before.tcpi_data_segs_out),

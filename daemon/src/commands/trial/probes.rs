@@ -18,7 +18,7 @@ const BETWEEN_CONNECTIONS: Duration = Duration::from_millis(100);
 const BETWEEN_MESSAGES: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
-pub struct Waited {
+pub struct ProbeResult {
     /// For a handshake, and then for an answer.
     pub to_connect: Vec<Duration>,
     pub to_answer: Vec<Duration>,
@@ -27,13 +27,13 @@ pub struct Waited {
 }
 
 /// Until the window's end.
-pub fn run(peer: SocketAddr, deadline: Duration, window: Window) -> Result<Waited> {
+pub fn run(peer: SocketAddr, deadline: Duration, window: Window) -> Result<ProbeResult> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let (connections, messages) = tokio::join!(connections(peer, window), messages(peer, deadline, window));
         let (to_connect, to_answer) = connections;
         let (late, messages) = messages?;
-        Ok(Waited {
+        Ok(ProbeResult {
             to_connect,
             to_answer,
             late,

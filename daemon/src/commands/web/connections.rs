@@ -67,7 +67,7 @@ struct ConnectionSlot {
     given_away: Rc<Notify>,
 }
 
-struct Turnstile {
+struct AccessControl {
     admission: AccessPolicy,
     peers: Option<Peers>,
     places: ConnectionSlots,
@@ -82,7 +82,7 @@ struct SlotGuard {
 }
 
 pub async fn serve(listener: TcpListener, router: Router, admission: AccessPolicy) -> Result<()> {
-    let mut turnstile = Turnstile::new(admission)?;
+    let mut turnstile = AccessControl::new(admission)?;
     let local = LocalSet::new();
     local
         .run_until(async move {
@@ -109,7 +109,7 @@ enum Refusal {
     Crowded,
 }
 
-impl Turnstile {
+impl AccessControl {
     fn new(admission: AccessPolicy) -> Result<Self> {
         let peers = match &admission {
             AccessPolicy::Anyone => Peers::open().ok(),

@@ -24,7 +24,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::queue::{delay_s, rate};
-use super::traffic::{CLASSES, OfClass};
+use super::traffic::{CLASSES, ClassTraffic};
 use crate::words::{clipped, printable};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -32,7 +32,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// What the figures are taken from.
 pub struct Source<'a> {
     pub status: &'a Status,
-    pub classes: &'a [OfClass; CLASSES],
+    pub classes: &'a [ClassTraffic; CLASSES],
     /// To get the status.
     pub took: Duration,
 }
@@ -209,7 +209,7 @@ fn work(s: &Source<'_>, of: fn(&giveway_engine::status::Cost) -> f64) -> Values 
     labelled("work", [("pass", of(&daemon.passes)), ("walk", of(&daemon.walks))])
 }
 
-fn of_classes(s: &Source<'_>, of: fn(&OfClass) -> f64) -> Values {
+fn of_classes(s: &Source<'_>, of: fn(&ClassTraffic) -> f64) -> Values {
     let classes = Class::ALL.iter().zip(s.classes);
     classes
         .map(|(class, counted)| (vec![("class", class.name().to_owned())], of(counted)))

@@ -21,7 +21,7 @@ use serde::Serialize;
 use super::history::HistorySample;
 use super::metrics::{self, Point};
 use super::queue::{delay_s, rate};
-use super::traffic::{OfClass, Rates, Traffic, TrafficSummary, path_queue_s};
+use super::traffic::{ClassTraffic, Rates, Traffic, TrafficSummary, path_queue_s};
 use crate::commands::by_hand;
 use crate::words::clipped;
 
@@ -190,7 +190,7 @@ struct ShownClass {
 }
 
 impl ShownClass {
-    fn new((class, seen): (&Class, &OfClass)) -> Self {
+    fn new((class, seen): (&Class, &ClassTraffic)) -> Self {
         Self {
             class: class.name(),
             sockets: seen.sockets,

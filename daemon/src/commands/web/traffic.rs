@@ -20,7 +20,7 @@ pub struct Traffic {
     /// Of each socket of the status before.
     seen: HashMap<Cookie, FlowCounters>,
     before: Option<LastStatus>,
-    totals: [Total; CLASSES],
+    totals: [ClassTotal; CLASSES],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ struct FlowCounters {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Total {
+struct ClassTotal {
     delivered_bytes: u64,
     received_bytes: u64,
     retransmits: u64,
@@ -45,7 +45,7 @@ struct Total {
 
 /// One class at one moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OfClass {
+pub struct ClassTraffic {
     /// TCP.
     pub sockets: u32,
     pub senders: u32,
@@ -71,7 +71,7 @@ pub struct Rates {
 
 /// What a status says of traffic.
 pub struct TrafficSummary<'a> {
-    pub classes: [OfClass; CLASSES],
+    pub classes: [ClassTraffic; CLASSES],
     /// Each TCP connection beyond the loopback.
     pub flows: Vec<(&'a FlowView, Rates)>,
 }
@@ -88,7 +88,7 @@ impl Traffic {
             at,
         });
         let before = std::mem::take(&mut self.seen);
-        let mut classes = [OfClass::default(); CLASSES];
+        let mut classes = [ClassTraffic::default(); CLASSES];
         let mut flows = Vec::new();
         for view in status
             .network
@@ -144,7 +144,7 @@ impl FlowCounters {
     }
 }
 
-impl Total {
+impl ClassTotal {
     fn add(&mut self, grown: &FlowCounters) {
         self.delivered_bytes += grown.acked_bytes;
         self.received_bytes += grown.received_bytes;
@@ -152,7 +152,7 @@ impl Total {
     }
 }
 
-impl OfClass {
+impl ClassTraffic {
     fn add(&mut self, view: &FlowView, rates: Rates) {
         let flow = &view.flow;
         self.sockets += 1;
@@ -212,7 +212,7 @@ pub mod tests {
         })
     }
 
-    fn bulk(seen: &TrafficSummary) -> OfClass {
+    fn bulk(seen: &TrafficSummary) -> ClassTraffic {
         seen.classes[Class::Bulk as usize]
     }
 

@@ -17,7 +17,7 @@ use super::Running;
 use crate::actuate::nice::NiceActuator;
 use crate::kernel::inherit::InheritingProcess;
 use crate::kernel::libbpf_log::one_line;
-use crate::kernel::walker::Unwalked;
+use crate::kernel::walker::WalkError;
 use crate::kernel::{is_shortage, now};
 use crate::life::LONG_WORK;
 
@@ -27,13 +27,13 @@ const LINES_PER_S: u64 = 20;
 
 /// How many lines there were in the present second, and how many were left out since the last one.
 #[derive(Default)]
-pub(super) struct Lines {
+pub(super) struct LogQuota {
     second: u64,
     said: u64,
     left_out: u64,
 }
 
-impl Lines {
+impl LogQuota {
     fn say(&mut self, change: &Change) {
         let second = now().as_secs();
         if second != self.second {
@@ -221,7 +221,7 @@ impl Running {
     pub(super) fn tolerate<T>(&mut self, outcome: Result<T>) -> Result<Option<T>> {
         match outcome {
             // It is told of for as long as it is so.
-            Err(error) if hindrance(&error).is_some_and(|hindrance| hindrance != Unwalked::Ended) => Ok(None),
+            Err(error) if hindrance(&error).is_some_and(|hindrance| hindrance != WalkError::Ended) => Ok(None),
             Err(error) if is_shortage(&error) => {
                 let line = format!("{}; trying again", one_line(&error));
                 if self.short_of.is_none() {
@@ -241,6 +241,6 @@ impl Running {
     }
 }
 
-fn hindrance(error: &anyhow::Error) -> Option<Unwalked> {
+fn hindrance(error: &anyhow::Error) -> Option<WalkError> {
     error.downcast_ref().copied()
 }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::Running;
 use crate::actuate::queue::admission::number_of;
 use crate::control::server::Asker;
-use crate::control::{BY_HAND_SCHEMA, ByHandNow, Part, Request, TargetId};
+use crate::control::{BY_HAND_SCHEMA, ByHandNow, Request, SettingKind, TargetId};
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::now;
 use crate::kernel::tasks::shown;
@@ -282,11 +282,11 @@ impl Running {
         Ok(answer)
     }
 
-    fn clear(&mut self, named: &TargetId, what: Part, asker: Asker) -> Result<ByHandNow> {
+    fn clear(&mut self, named: &TargetId, what: SettingKind, asker: Asker) -> Result<ByHandNow> {
         let found = self.find(named, asker)?;
         let has = |set: &SetByHand| match what {
-            Part::Class => set.class.is_some(),
-            Part::Limit => set.limit.is_some(),
+            SettingKind::Class => set.class.is_some(),
+            SettingKind::Limit => set.limit.is_some(),
         };
         let of_others = |set: &&SetByHand| set.uid != asker.uid && has(set) && set.target.is_same(&found.target);
         let other = self.by_hand.all.iter().find(of_others).map(|set| set.uid);
@@ -299,8 +299,8 @@ impl Running {
                 continue;
             }
             match what {
-                Part::Class => set.class = None,
-                Part::Limit => set.limit = None,
+                SettingKind::Class => set.class = None,
+                SettingKind::Limit => set.limit = None,
             }
             changed = true;
             if set.class.is_none() && set.limit.is_none() {

@@ -15,7 +15,7 @@ use super::Running;
 use super::pause::Pause;
 use super::records::header;
 use crate::actuate::nice::NiceActuator;
-use crate::control::Chosen;
+use crate::control::ChoiceOutcome;
 use crate::control::server::Call;
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::{now, walker};
@@ -177,7 +177,7 @@ impl Running {
         class: Option<Class>,
         rates: Rates,
         require: bool,
-    ) -> Result<(Input<'static>, Chosen)> {
+    ) -> Result<(Input<'static>, ChoiceOutcome)> {
         if let Some(why) = self.daemon.engine.paused().filter(|_| !rates.is_none()) {
             bail!("giveway is paused ({why}): a command that starts now has no limit, also after `giveway resume`");
         }
@@ -202,7 +202,7 @@ impl Running {
         refuse(&not_enforced)?;
         let choice = Choice { class, uid, limit };
         let process = self.daemon.owners.choose(pid, choice)?;
-        let chosen = Chosen {
+        let chosen = ChoiceOutcome {
             not_enforced,
             in_place,
             limits_sent: self.daemon.engine.limiting_sent(),

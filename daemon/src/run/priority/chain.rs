@@ -18,14 +18,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::receive::{ChainSource, service_of};
 use super::{Client, Engine};
-use crate::actuate::thread::{self, Changed};
+use crate::actuate::thread::{self, ThreadChange};
 use crate::journal::Journal;
 use crate::kernel::arrival::{Events, HandlerMaps, Rule, ThreadEvent, ThreadEventKind};
 use crate::kernel::lending::{Lenders, MayLend};
 use crate::kernel::process::Handle;
 use crate::kernel::tasks::Tasks;
 use crate::kernel::{load_patiently, now};
-use crate::life::{LONGEST_SLEEP, Life, Sign, WatchedTask};
+use crate::life::{Heartbeat, LONGEST_SLEEP, Life, WatchedTask};
 use crate::place::Place;
 
 /// So many of the raised threads are looked at in each look, in turns: a stranger decides how many there are.
@@ -64,8 +64,8 @@ impl ChainThread {
             handlers: source.handlers,
             lenders,
             journal: Journal::at(place.journal(thread::CHAINS.file)),
-            looked_at: Turns::default(),
-            looked_for: Turns::default(),
+            looked_at: RoundRobin::default(),
+            looked_for: RoundRobin::default(),
         };
         let (started, starts) = mpsc::channel();
         let thread = std::thread::Builder::new()
@@ -125,7 +125,7 @@ struct RaisedThread {
     /// While it is open, its number means no other process.
     process: Handle,
     /// As it was journalled last; None: never yet.
-    raised: Option<Changed>,
+    raised: Option<ThreadChange>,
     /// While it is lowered it has nothing to lend, so it is named once.
     _may_lend: Option<MayLend>,
 }
@@ -138,16 +138,16 @@ struct Worker {
     held: BTreeMap<u32, RaisedThread>,
     handlers: HandlerMaps,
     lenders: Option<Lenders>,
-    journal: Journal<Changed>,
-    looked_at: Turns,
-    looked_for: Turns,
+    journal: Journal<ThreadChange>,
+    looked_at: RoundRobin,
+    looked_for: RoundRobin,
 }
 
 /// Where the next look at some of many begins.
 #[derive(Default)]
-struct Turns(usize);
+struct RoundRobin(usize);
 
-impl Turns {
+impl RoundRobin {
     fn take<'a>(&mut self, all: &'a [u32], at_most: usize) -> &'a [u32] {
         let from = if self.0 < all.len() { self.0 } else { 0 };
         let some = &all[from..all.len().min(from + at_most)];
@@ -169,7 +169,7 @@ impl Worker {
         events: &Events,
         bell: &PipeReader,
         commands: &mpsc::Receiver<Action>,
-        sign: &Sign,
+        sign: &Heartbeat,
     ) -> Result<()> {
         let mut look_at: Option<Duration> = None;
         loop {
@@ -297,7 +297,7 @@ impl Worker {
     /// Returns the CPU time that the thread has used so far; None if it has ended.
     fn lower(&self, tid: u32) -> Option<Duration> {
         let held = self.held.get(&tid).filter(|held| held.process.is_alive())?;
-        if let Some(Err(error)) = held.raised.as_ref().map(Changed::take_back) {
+        if let Some(Err(error)) = held.raised.as_ref().map(ThreadChange::take_back) {
             self.rest.report(format!("{error:#}"));
         }
         self.cpu(tid).ok().flatten()

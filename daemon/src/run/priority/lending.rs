@@ -83,11 +83,11 @@ impl Lending {
         let Ok(account) = &mut self.account else {
             return Ok(Vec::new());
         };
-        let of = |lent: &lending::Lent| match lent.pid {
+        let of = |lent: &lending::LentTime| match lent.pid {
             Some(pid) => self.granted.get(&pid).map(|granted| Lender::Process(granted.id)),
             None => Some(Lender::Handler { tid: lent.tid }),
         };
-        let input = |lent: lending::Lent| {
+        let input = |lent: lending::LentTime| {
             Some(Input::Lent(Lent {
                 lender: of(&lent)?,
                 used: lent.used,

@@ -25,10 +25,10 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{ChainThread, Client, Engine, Inbox, ReplySender, ThreadRequest, Tools};
-use crate::kernel::process::{Executed, ProcessCriteria};
+use crate::kernel::process::{ExecHistory, ProcessCriteria};
 use crate::kernel::task_watch::Arguments;
 use crate::kernel::{cpu_time, is_shortage, now};
-use crate::life::{LONG_WORK, LONGEST_SLEEP, Sign};
+use crate::life::{Heartbeat, LONG_WORK, LONGEST_SLEEP};
 use crate::lookup::PathTarget;
 
 mod executables;
@@ -59,10 +59,10 @@ pub(super) struct RulesLoop {
     /// The latest change of each process and NAPI thread.
     changes: Changes,
     wanted: ProcessCriteria,
-    executed: Executed,
+    executed: ExecHistory,
     /// What is known of the executables that rules name, by the user who asks.
     files: BTreeMap<(u32, String), PathTarget>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingRule>,
     is_starting: bool,
     /// Held by the watch, by number.
     held: BTreeMap<u32, ProcessId>,
@@ -84,11 +84,11 @@ pub(super) struct RulesLoop {
     failing: Option<String>,
     /// The same of chains.
     chains_failing: Option<String>,
-    sign: Sign,
+    sign: Heartbeat,
 }
 
 /// A rule that was added and waits for its executable to be looked up.
-struct Waiting {
+struct PendingRule {
     name: String,
     key: (u32, String),
     back: ReplySender,
@@ -139,7 +139,7 @@ impl RulesLoop {
         inbox: Inbox,
         client: Client,
         chains: Option<Result<ChainThread>>,
-        sign: Sign,
+        sign: Heartbeat,
     ) -> Self {
         let (chains, chains_failing) = match chains.transpose() {
             Ok(chains) => (chains, None),
@@ -155,7 +155,7 @@ impl RulesLoop {
             client,
             changes: Changes::default(),
             wanted: ProcessCriteria::default(),
-            executed: Executed::default(),
+            executed: ExecHistory::default(),
             files: BTreeMap::new(),
             waiting: Vec::new(),
             is_starting: false,

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use giveway_engine::downlink::Passing;
 use giveway_engine::network::limit_use::{LimitUse, WayUse};
 
-use crate::commands::top::table::{Cell, Column, RowId, Rows, Side, TableRow};
+use crate::commands::top::table::{Alignment, Cell, Column, RowId, Rows, TableRow};
 use crate::commands::top::text::{bits_per_s, bytes, count};
 use crate::commands::top::theme::Theme;
 use crate::commands::why::About;
@@ -69,7 +69,7 @@ fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
         least: 7,
         most: 8,
         rank,
-        side: Side::Right,
+        side: Alignment::Right,
         cell,
         order,
     };
@@ -79,7 +79,7 @@ fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
             least: 16,
             most: 60,
             rank: 0,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row: &LimitRow<'a>, _, _| row.of.into(),
             order: Some(|a, b| a.of.cmp(b.of)),
         },
@@ -88,7 +88,7 @@ fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
             least: 8,
             most: 8,
             rank: 0,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.direction.into(),
             order: Some(|a, b| a.direction.cmp(b.direction)),
         },

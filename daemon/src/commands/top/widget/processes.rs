@@ -7,7 +7,7 @@ use giveway_engine::model::Class;
 use giveway_engine::status::{FlowView, Status};
 
 use crate::commands::top::history::RateHistory;
-use crate::commands::top::table::{Cell, Column, RowId, Rows, Side, TableRow};
+use crate::commands::top::table::{Alignment, Cell, Column, RowId, Rows, TableRow};
 use crate::commands::top::text::{bits_per_s, bytes, count, time};
 use crate::commands::why::About;
 
@@ -138,7 +138,7 @@ fn of_names() -> [Column<ProcessRow>; 3] {
             least: 12,
             most: 16,
             rank: 0,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.name.as_str().into(),
             order: Some(|a, b| a.name.cmp(&b.name)),
         },
@@ -147,7 +147,7 @@ fn of_names() -> [Column<ProcessRow>; 3] {
             least: 7,
             most: 7,
             rank: 1,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| {
                 if row.pid == 0 {
                     "?".into()
@@ -162,7 +162,7 @@ fn of_names() -> [Column<ProcessRow>; 3] {
             least: 11,
             most: 13,
             rank: 2,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, theme, _| match row.class() {
                 None => Cell::default(),
                 Some((class, 0)) => Cell {
@@ -185,7 +185,7 @@ fn of_numbers() -> [Column<ProcessRow>; 6] {
         least: 5,
         most: 6,
         rank,
-        side: Side::Right,
+        side: Alignment::Right,
         cell,
         order: Some(order),
     };
@@ -236,7 +236,7 @@ fn of_more() -> [Column<ProcessRow>; 5] {
             least: 5,
             most: 16,
             rank: 9,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, theme, columns| theme.sparkline(&row.rates, columns).into(),
             order: None,
         },
@@ -245,7 +245,7 @@ fn of_more() -> [Column<ProcessRow>; 5] {
             least: 5,
             most: 6,
             rank: 10,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| bits_per_s(row.known(row.out)).into(),
             order: Some(|a, b| b.out.total_cmp(&a.out)),
         },
@@ -254,7 +254,7 @@ fn of_more() -> [Column<ProcessRow>; 5] {
             least: 5,
             most: 6,
             rank: 10,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| bits_per_s(row.known(row.arrived)).into(),
             order: Some(|a, b| b.arrived.total_cmp(&a.arrived)),
         },
@@ -263,7 +263,7 @@ fn of_more() -> [Column<ProcessRow>; 5] {
             least: 9,
             most: 12,
             rank: 11,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.realtime.as_str().into(),
             order: Some(|a, b| b.realtime.cmp(&a.realtime)),
         },
@@ -272,7 +272,7 @@ fn of_more() -> [Column<ProcessRow>; 5] {
             least: 12,
             most: 40,
             rank: 12,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.unit.as_str().into(),
             order: Some(|a, b| a.unit.cmp(&b.unit)),
         },

@@ -7,7 +7,7 @@ use giveway_engine::queue::links::LinkView;
 use giveway_engine::queue::traffic::{Band, ByQdisc, Served};
 
 use crate::commands::top::history::{RateHistory, Track};
-use crate::commands::top::table::{Cell, Column, RowId, Rows, Side, TableRow};
+use crate::commands::top::table::{Alignment, Cell, Column, RowId, Rows, TableRow};
 use crate::commands::top::text::{bits_per_s, bytes, count, time};
 use crate::commands::why::About;
 
@@ -83,7 +83,7 @@ fn columns<'a>() -> Vec<Column<BandRow<'a>>> {
         least: 6,
         most: 32,
         rank: 8,
-        side: Side::Left,
+        side: Alignment::Left,
         cell: |row, theme, columns| {
             let none = VecDeque::new();
             theme.sparkline(row.track.map_or(&none, Track::rates), columns).into()
@@ -101,7 +101,7 @@ fn of_names<'a>() -> [Column<BandRow<'a>>; 2] {
             least: 8,
             most: 15,
             rank: 2,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.link.interface.as_str().into(),
             order: None,
         },
@@ -110,7 +110,7 @@ fn of_names<'a>() -> [Column<BandRow<'a>>; 2] {
             least: 11,
             most: 11,
             rank: 0,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.name.into(),
             order: None,
         },
@@ -123,7 +123,7 @@ fn of_numbers<'a>() -> [Column<BandRow<'a>>; 9] {
         least: 5,
         most: 7,
         rank,
-        side: Side::Right,
+        side: Alignment::Right,
         cell,
         order: None,
     };

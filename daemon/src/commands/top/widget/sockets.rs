@@ -8,7 +8,7 @@ use giveway_engine::model::{Protocol, TcpState};
 use giveway_engine::status::FlowView;
 
 use crate::commands::top::history::{RateHistory, SocketTracks};
-use crate::commands::top::table::{Cell, Column, RowId, Rows, Side, TableRow};
+use crate::commands::top::table::{Alignment, Cell, Column, RowId, Rows, TableRow};
 use crate::commands::top::text::{bits_per_s, bytes, count, time};
 use crate::commands::top::theme::Theme;
 use crate::commands::why::About;
@@ -148,7 +148,7 @@ fn of_names<'a>() -> [Column<SocketRow<'a>>; 4] {
             least: 1,
             most: 1,
             rank: 0,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.mark().into(),
             order: None,
         },
@@ -157,7 +157,7 @@ fn of_names<'a>() -> [Column<SocketRow<'a>>; 4] {
             least: 12,
             most: 23,
             rank: 0,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.process().into(),
             order: Some(|a, b| a.owner().cmp(&b.owner())),
         },
@@ -166,7 +166,7 @@ fn of_names<'a>() -> [Column<SocketRow<'a>>; 4] {
             least: 14,
             most: 28,
             rank: 2,
-            side: Side::End,
+            side: Alignment::End,
             cell: |row, _, _| row.view.flow.shown_remote().into(),
             order: Some(|a, b| a.view.flow.remote.cmp(&b.view.flow.remote)),
         },
@@ -175,7 +175,7 @@ fn of_names<'a>() -> [Column<SocketRow<'a>>; 4] {
             least: 10,
             most: 10,
             rank: 1,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, theme, _| Cell {
                 text: row.view.class.name().to_owned(),
                 style: theme.class(row.view.class),
@@ -191,7 +191,7 @@ fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
         least,
         most: 6,
         rank,
-        side: Side::Right,
+        side: Alignment::Right,
         cell,
         order: Some(order),
     };
@@ -237,7 +237,7 @@ fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
             least: 5,
             most: 16,
             rank: 9,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, theme, columns| {
                 let none = VecDeque::new();
                 let rates = row.socket.map_or(&none, |socket| socket.total.rates());
@@ -250,7 +250,7 @@ fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
             least: 5,
             most: 8,
             rank: 8,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.state().into(),
             order: Some(|a, b| a.states().cmp(&b.states())),
         },
@@ -264,7 +264,7 @@ fn of_more<'a>() -> [Column<SocketRow<'a>>; 5] {
             least: 5,
             most: 6,
             rank: 10,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| bits_per_s(row.out()).into(),
             order: Some(|a, b| order(a.out()).cmp(&order(b.out()))),
         },
@@ -273,7 +273,7 @@ fn of_more<'a>() -> [Column<SocketRow<'a>>; 5] {
             least: 5,
             most: 6,
             rank: 10,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| bits_per_s(row.arrived()).into(),
             order: Some(|a, b| order(a.arrived()).cmp(&order(b.arrived()))),
         },
@@ -282,7 +282,7 @@ fn of_more<'a>() -> [Column<SocketRow<'a>>; 5] {
             least: 7,
             most: 7,
             rank: 11,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| row.of_tcp(|| count(row.view.flow.retransmits.into())),
             order: Some(|a, b| b.view.flow.retransmits.cmp(&a.view.flow.retransmits)),
         },
@@ -291,7 +291,7 @@ fn of_more<'a>() -> [Column<SocketRow<'a>>; 5] {
             least: 8,
             most: 12,
             rank: 12,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.of_tcp(|| row.view.flow.congestion_control.clone()),
             order: Some(|a, b| a.view.flow.congestion_control.cmp(&b.view.flow.congestion_control)),
         },
@@ -300,7 +300,7 @@ fn of_more<'a>() -> [Column<SocketRow<'a>>; 5] {
             least: 12,
             most: 40,
             rank: 13,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.view.unit.clone().unwrap_or_default().into(),
             order: Some(|a, b| a.view.unit.cmp(&b.view.unit)),
         },

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use giveway_engine::priority::{Rule, watched};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{RulesLoop, Waiting};
+use super::{PendingRule, RulesLoop};
 use crate::kernel::now;
 use crate::kernel::process::{Executable, ProcessCriteria, Target};
 use crate::lookup::{self, LookUps, PathTarget};
@@ -112,9 +112,9 @@ impl RulesLoop {
     }
 
     /// Those that wait for this; unless it is known, the rule goes again.
-    pub(super) fn answer_waiting(&mut self, is_it: impl Fn(&Waiting) -> bool, is_known: bool) {
-        let answered: Vec<Waiting> = self.waiting.extract_if(.., |waiting| is_it(waiting)).collect();
-        for Waiting { name, key, back, .. } in answered {
+    pub(super) fn answer_waiting(&mut self, is_it: impl Fn(&PendingRule) -> bool, is_known: bool) {
+        let answered: Vec<PendingRule> = self.waiting.extract_if(.., |waiting| is_it(waiting)).collect();
+        for PendingRule { name, key, back, .. } in answered {
             let outcome = if is_known {
                 Ok(())
             } else {

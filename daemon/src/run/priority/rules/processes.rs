@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 
 use super::{RulesLoop, Unread};
 use crate::kernel::is_shortage;
-use crate::kernel::process::{Handle, ProcessDescription};
+use crate::kernel::process::{Handle, StartedProcess};
 use crate::kernel::task_watch::{Arguments, TaskChange, TaskEvent};
 
 /// Processes of one user of which that is tried at once.
@@ -121,7 +121,7 @@ impl RulesLoop {
             self.note_failure(error);
             return self.release_if_unknown(pid);
         }
-        let is_it = |found: &ProcessDescription| expected.is_none_or(|id| id == found.started.id) && !is_own(found);
+        let is_it = |found: &StartedProcess| expected.is_none_or(|id| id == found.started.id) && !is_own(found);
         match (found.ok().filter(is_it), was_held) {
             (Some(mut found), _) => {
                 self.executed.recall(&mut found);
@@ -157,7 +157,7 @@ impl RulesLoop {
     }
 
     /// None where they are being asked for.
-    pub(super) fn arguments_of(&mut self, found: &ProcessDescription) -> Option<String> {
+    pub(super) fn arguments_of(&mut self, found: &StartedProcess) -> Option<String> {
         let Started { id, process, .. } = &found.started;
         let is_any_pattern = self.rules.iter().any(|rule| rule.matcher.cmdline.is_some());
         if !is_any_pattern || !self.wanted.has(process) {
@@ -243,7 +243,7 @@ impl RulesLoop {
 }
 
 /// giveway itself and its guardian are not for rules.
-pub(super) fn is_own(found: &ProcessDescription) -> bool {
+pub(super) fn is_own(found: &StartedProcess) -> bool {
     let own = std::process::id();
     found.started.id.pid == own || found.parent == own
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use giveway_engine::model::ProcessId;
 use giveway_engine::priority::{Action, Input, PriorityStatus, Rule, Schedule, Started};
 
-use super::{RulesLoop, Waiting};
+use super::{PendingRule, RulesLoop};
 use crate::kernel::now;
 use crate::kernel::process::Handle;
 use crate::run::priority::ThreadRequest;
@@ -27,7 +27,7 @@ impl RulesLoop {
                 let outcome = added.map(|actions| drop(self.carry_out(actions, None)));
                 let key = exe.map(|exe| (uid, exe)).filter(|key| !self.files.contains_key(key));
                 match (key, &outcome) {
-                    (Some(key), Ok(())) => self.waiting.push(Waiting {
+                    (Some(key), Ok(())) => self.waiting.push(PendingRule {
                         name,
                         key,
                         back,
@@ -73,7 +73,7 @@ impl RulesLoop {
         let removed = self.engine.lock().remove_rule(now(), name, uid);
         self.rules = self.engine.lock().rules();
         let actions = removed?;
-        let has = |waiting: &Waiting| {
+        let has = |waiting: &PendingRule| {
             let is_it = |rule: &Arc<Rule>| rule.name == waiting.name && rule.added_by == Some(waiting.key.0);
             self.rules.iter().any(is_it)
         };
