@@ -165,7 +165,7 @@ impl Guardian {
                 self.set_back.extend(undoing.realtime());
                 self.ended = self.thread.take().map(|(tid, _)| tid);
             }
-            if let Some(who) = watch.look(self.life, &DAEMON, self.sight()) {
+            if let Some(who) = watch.find_overdue(self.life, &DAEMON, self.sight()) {
                 return Ok(DaemonEnd::Hung(who));
             }
         }

@@ -59,7 +59,7 @@ thread_local! {
 }
 
 /// Writes those journals of the calling thread anew whose files were removed by another. Call it now and then.
-pub fn look_after() {
+pub fn restore_removed() {
     OPEN.with_borrow_mut(|all| {
         all.retain(|open| open.strong_count() > 0);
         for open in all.iter().filter_map(Weak::upgrade) {
@@ -220,7 +220,7 @@ impl<E: Entry> Journal<E> {
 
     /// Puts everything back.
     pub fn undo(&mut self) -> UndoReport {
-        look_after();
+        restore_removed();
         self.forget();
         undo(&self.path, JournalContents::put_back::<E>, false)
     }

@@ -227,7 +227,7 @@ impl Default for Watch {
 
 impl Watch {
     /// One who is overdue. Call it as often as [`Self::pause`] says.
-    pub fn look(&mut self, life: Life, whose: &[WatchedTask], sight: Observation<'_>) -> Option<WatchedTask> {
+    pub fn find_overdue(&mut self, life: Life, whose: &[WatchedTask], sight: Observation<'_>) -> Option<WatchedTask> {
         let at = now();
         let since = at.saturating_sub(self.looked);
         let is_late = since > self.planned + LATE;
@@ -243,7 +243,7 @@ impl Watch {
                 Observation::Threads(threads) => (threads.thread(tid).ok().flatten(), None),
                 Observation::Process(cpu) => (None, Some(cpu)),
             };
-            let left = seen.look(&HeartbeatReading {
+            let left = seen.update(&HeartbeatReading {
                 at,
                 since,
                 is_late,
@@ -267,7 +267,7 @@ impl Watch {
 
 impl HeartbeatState {
     /// Returns how long it has left.
-    fn look(&mut self, found: &HeartbeatReading) -> Duration {
+    fn update(&mut self, found: &HeartbeatReading) -> Duration {
         let HeartbeatReading { at, since, .. } = *found;
         let cpu = found.thread.map(|thread| thread.cpu).or(found.process_cpu);
         let cpu = cpu.unwrap_or(self.cpu);
@@ -335,7 +335,7 @@ mod tests {
                 thread,
                 process_cpu: None,
             };
-            seen.look(&found).is_zero()
+            seen.update(&found).is_zero()
         })
     }
 
@@ -399,7 +399,7 @@ mod tests {
                     thread: None,
                     process_cpu: Some((*number).min(stops_at) * SECOND / 1000 + SECOND),
                 };
-                seen.look(&found).is_zero()
+                seen.update(&found).is_zero()
             })
         };
         assert_eq!(overdue_after(60), None);

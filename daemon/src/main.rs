@@ -45,7 +45,7 @@ fn run_command() -> u8 {
     let filter = EnvFilter::try_from_env("GIVEWAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(told) => return tell(&told),
+        Err(error) => return print_clap_error(&error),
     };
     let (log, writes) = match cli.command {
         Command::Run(_) => match std::thread::Builder::new().spawn(|| ()) {
@@ -99,18 +99,18 @@ fn run_command() -> u8 {
     match outcome {
         Ok(()) => 0,
         Err(error) => {
-            say::failure(&exit::told(&error));
+            say::failure(&exit::message(&error));
             exit::code(&error)
         }
     }
 }
 
 /// What is asked for instead of a command (`--help`), or what is wrong with the words.
-fn tell(told: &clap::Error) -> u8 {
-    let text = told.render();
-    if told.use_stderr() {
+fn print_clap_error(error: &clap::Error) -> u8 {
+    let text = error.render();
+    if error.use_stderr() {
         say::show(&printable(&text.to_string()));
-        return u8::try_from(told.exit_code()).unwrap_or(2);
+        return u8::try_from(error.exit_code()).unwrap_or(2);
     }
     let has_colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let text = if has_colours {
@@ -121,7 +121,7 @@ fn tell(told: &clap::Error) -> u8 {
     match say::print_own(&text) {
         Ok(()) => 0,
         Err(error) => {
-            say::failure(&exit::told(&error));
+            say::failure(&exit::message(&error));
             1
         }
     }

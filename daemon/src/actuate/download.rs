@@ -153,7 +153,7 @@ impl DownloadActuator {
     /// Why what was put up does not work any more, if it does not; at the next [`Self::set`] it is made anew.
     pub fn lost(&mut self, numbers: &BTreeMap<u32, u32>) -> Option<String> {
         let standing = self.standing.as_mut()?;
-        let why = standing.look(&mut self.netlink, numbers).err()?;
+        let why = standing.check(&mut self.netlink, numbers).err()?;
         let why = format!("{why:#}");
         self.give_up();
         Some(why)
@@ -385,7 +385,7 @@ impl InstalledDownload {
 
     /// # Errors
     /// Where it does not work any more.
-    fn look(&mut self, netlink: &mut Netlink, numbers: &BTreeMap<u32, u32>) -> Result<()> {
+    fn check(&mut self, netlink: &mut Netlink, numbers: &BTreeMap<u32, u32>) -> Result<()> {
         let name = DOWN.name;
         let Ok(device) = uplink::device(netlink, self.ifindex) else {
             bail!("the intermediate device {name} is gone");

@@ -192,12 +192,12 @@ impl QueueActuator {
     }
 
     /// The link as it is now, `chosen` or not; None where the device is gone, even if another one has its number by now.
-    pub fn look(&mut self, ifindex: u32, name: &str, chosen: bool) -> Result<Option<Uplink>> {
+    pub fn read_uplink(&mut self, ifindex: u32, name: &str, chosen: bool) -> Result<Option<Uplink>> {
         let is_another = self.admission.as_ref().and_then(|admission| admission.is_on(ifindex)) == Some(false);
         if is_another {
             return Ok(None);
         }
-        match uplink::look(&mut self.netlink, ifindex, name, is_ours) {
+        match uplink::read(&mut self.netlink, ifindex, name, is_ours) {
             Err(error) if refused(&error) == Some(Errno::ENODEV) => Ok(None),
             looked => looked.map(|uplink| Some(Uplink { chosen, ..uplink })),
         }

@@ -106,7 +106,7 @@ impl UploadActuator {
 
     /// Why what was put up does not work any more, if it does not.
     pub fn lost(&mut self) -> Option<String> {
-        let why = self.standing.as_mut()?.look(&mut self.netlink).err()?;
+        let why = self.standing.as_mut()?.check(&mut self.netlink).err()?;
         self.give_up();
         Some(format!("{why:#}"))
     }
@@ -144,7 +144,7 @@ impl UploadActuator {
 impl InstalledUpload {
     /// # Errors
     /// Where it does not work any more.
-    fn look(&mut self, netlink: &mut Netlink) -> Result<()> {
+    fn check(&mut self, netlink: &mut Netlink) -> Result<()> {
         let name = UP.name;
         let Ok(device) = uplink::device(netlink, self.ifindex) else {
             bail!("the intermediate device {name} is gone");

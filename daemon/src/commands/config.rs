@@ -175,7 +175,7 @@ fn check_machine(main: Option<Source>, folder: Vec<Source>, told: &mut WarningCo
         },
         &uid_of,
     );
-    let machine = MachineCheck::look(&config, &rules);
+    let machine = MachineCheck::run(&config, &rules);
     print_line("this machine:")?;
     for line in machine.lines.iter().chain(&machine.missing) {
         print_line(format_args!("  {line}"))?;

@@ -109,7 +109,7 @@ fn live(mut model: Model, theme: &Theme) -> Result<()> {
                     awaits = false;
                     // It was asked for before the pause.
                     if !model.is_paused {
-                        model.hear(begun.elapsed(), answer);
+                        model.receive(begun.elapsed(), answer);
                     }
                 }
                 UiEvent::Resized => {}
@@ -160,7 +160,7 @@ fn print_once(mut model: Model, theme: &Theme) -> Result<()> {
             thread::sleep(BETWEEN);
         }
         let status = client::status(&place)?;
-        model.hear(begun.elapsed(), Ok(Box::new(status)));
+        model.receive(begun.elapsed(), Ok(Box::new(status)));
     }
     model.is_printed = true;
     let (columns, lines) = size()?;

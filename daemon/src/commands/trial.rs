@@ -38,20 +38,20 @@ mod probes;
 mod report;
 mod wakeups;
 
-const WAKEUPS: Question = ask("wakeup_p99_us", Better::Lower, 1.0);
+const WAKEUPS: Question = question("wakeup_p99_us", Better::Lower, 1.0);
 /// The first is what a trial is sized for.
 const WITH_PEER: [Question; 6] = [
-    ask("rpm", Better::Higher, 0.0),
-    ask("goodput_up_mbit", Better::Higher, 0.01),
-    ask("goodput_down_mbit", Better::Higher, 0.01),
-    ask("retransmits_percent", Better::Lower, 0.01),
-    ask("late_percent", Better::Lower, 1.0),
+    question("rpm", Better::Higher, 0.0),
+    question("goodput_up_mbit", Better::Higher, 0.01),
+    question("goodput_down_mbit", Better::Higher, 0.01),
+    question("retransmits_percent", Better::Lower, 0.01),
+    question("late_percent", Better::Lower, 1.0),
     WAKEUPS,
 ];
 const OF_OWN_TRAFFIC: [Question; 4] = [
-    ask("goodput_mbit", Better::Higher, 0.01),
-    ask("rtt_ratio", Better::Lower, 0.0),
-    ask("retransmits_percent", Better::Lower, 0.01),
+    question("goodput_mbit", Better::Higher, 0.01),
+    question("rtt_ratio", Better::Lower, 0.0),
+    question("retransmits_percent", Better::Lower, 0.01),
     WAKEUPS,
 ];
 /// The daemon is back within this time after a pause.
@@ -61,7 +61,7 @@ const LEEWAY_S: f64 = 20.0;
 /// Of what was waited for: the rest is left out (draft-ietf-ippm-responsiveness).
 const TRIMMED: f64 = 0.95;
 
-const fn ask(name: &'static str, better: Better, floor: f64) -> Question {
+const fn question(name: &'static str, better: Better, floor: f64) -> Question {
     Question { name, better, floor }
 }
 

@@ -60,12 +60,12 @@ impl GuardedDaemon {
     }
 
     /// Call once a second. True where another guardian has been started.
-    pub fn look_after(&mut self, threads: &Threads) -> Result<bool> {
+    pub fn check_guardian(&mut self, threads: &Threads) -> Result<bool> {
         self.killed.retain_mut(|child| !child.has_ended());
         let has_died = self.child.has_ended();
         let is_silent = self
             .watch
-            .look(self.life, &[WatchedTask::Guardian], Observation::Threads(threads))
+            .find_overdue(self.life, &[WatchedTask::Guardian], Observation::Threads(threads))
             .is_some();
         if !has_died && !is_silent {
             return Ok(false);

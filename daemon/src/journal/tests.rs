@@ -142,13 +142,13 @@ fn a_journal_that_another_removes_is_written_anew_with_all_that_it_held() {
     let mut other = Journal::at(scratch.path());
     other.add(&[Fake::Ours(2)]).unwrap();
     fs::remove_dir_all(&scratch.0).unwrap();
-    look_after();
+    restore_removed();
     assert_eq!(read(&scratch.path()).unwrap(), ["{\"Ours\":1}", "{\"Ours\":2}"]);
     fs::remove_file(scratch.path()).unwrap();
     other.add(&[Fake::Ours(3)]).unwrap();
     journal.add(&[Fake::Ours(4), Fake::Ours(1)]).unwrap();
     assert_eq!(undo(&scratch.path(), false).lines.len(), 4);
-    look_after();
+    restore_removed();
     assert!(!scratch.path().exists(), "what was undone is not written again");
 }
 

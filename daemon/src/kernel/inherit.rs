@@ -75,7 +75,7 @@ pub enum EarlierRecords {
 /// # Errors
 /// Where that cannot be looked for.
 pub fn left(pins: &Pins) -> Result<EarlierRecords> {
-    let found = pins.look(|folder| Ok(MapHandle::from_pinned_path(folder.join(RECORDS)).ok()))?;
+    let found = pins.with_existing(|folder| Ok(MapHandle::from_pinned_path(folder.join(RECORDS)).ok()))?;
     let Some(map) = found.flatten() else {
         return Ok(EarlierRecords::Nothing);
     };

@@ -105,9 +105,9 @@ impl Netlink {
 
     /// The same, body by body, as long as `take` wants more. Then the socket has to be closed: the rest is in it.
     pub fn dump_while(&mut self, kind: u16, body: &Body, mut take: impl FnMut(&[u8]) -> bool) -> Result<()> {
-        self.ask(kind, libc::NLM_F_DUMP, body)?;
+        self.send_request(kind, libc::NLM_F_DUMP, body)?;
         let mut answers = Vec::new();
-        while !self.hear(&mut answers)? {
+        while !self.read_answers(&mut answers)? {
             if !answers.drain(..).all(|answer| take(&answer)) {
                 return Ok(());
             }
@@ -123,13 +123,13 @@ impl Netlink {
     }
 
     fn exchange(&mut self, kind: u16, flags: i32, body: &Body) -> Result<Vec<Vec<u8>>> {
-        self.ask(kind, flags, body)?;
+        self.send_request(kind, flags, body)?;
         let mut answers = Vec::new();
-        while !self.hear(&mut answers)? {}
+        while !self.read_answers(&mut answers)? {}
         Ok(answers)
     }
 
-    fn ask(&mut self, kind: u16, flags: i32, body: &Body) -> Result<()> {
+    fn send_request(&mut self, kind: u16, flags: i32, body: &Body) -> Result<()> {
         self.sequence += 1;
         let mut request = Vec::with_capacity(HEADER_BYTES + body.0.len());
         request.extend_from_slice(&((HEADER_BYTES + body.0.len()) as u32).to_ne_bytes());
@@ -142,8 +142,8 @@ impl Netlink {
         Ok(())
     }
 
-    /// Hears one read; true after the last message of the answer.
-    fn hear(&mut self, answers: &mut Vec<Vec<u8>>) -> Result<bool> {
+    /// By one read; true after the last message of the answer.
+    fn read_answers(&mut self, answers: &mut Vec<Vec<u8>>) -> Result<bool> {
         let length = recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty())
             .context("no answer from the kernel by netlink")?;
         take(&self.buffer[..length], self.sequence, answers)

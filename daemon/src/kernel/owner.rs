@@ -133,7 +133,7 @@ impl OwnerReader {
         let paths = &self.paths;
         let is_named = |known: &Executable| paths.contains(&(0, known.path.clone()));
         self.wanted.executables.retain(is_named);
-        self.tell_files();
+        self.set_rule_files();
     }
 
     pub fn rules_are_inherited(&self) -> bool {
@@ -150,7 +150,7 @@ impl OwnerReader {
     }
 
     /// The kernel decides at an exec for rules that ask for nothing but the executable.
-    fn tell_files(&mut self) {
+    fn set_rule_files(&mut self) {
         if !self.rules_are_inherited && self.inheritance.is_none() {
             return;
         }
@@ -267,7 +267,7 @@ impl OwnerReader {
         let is_more = self.wanted.executables.iter().any(|known| !before.contains(known));
         self.has_news |= is_more;
         if is_more || self.wanted.executables.len() != before.len() {
-            self.tell_files();
+            self.set_rule_files();
         }
     }
 

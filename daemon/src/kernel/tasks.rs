@@ -283,7 +283,7 @@ impl Threads {
     }
 
     pub fn pinned(pins: &Pins) -> Result<Option<Self>> {
-        let found = pins.look(|folder| Ok(Program::fd_from_pinned_path(folder.join(THREADS)).ok()))?;
+        let found = pins.with_existing(|folder| Ok(Program::fd_from_pinned_path(folder.join(THREADS)).ok()))?;
         Ok(found.flatten().map(Self))
     }
 

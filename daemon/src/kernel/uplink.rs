@@ -38,7 +38,7 @@ pub struct NetDevice {
 }
 
 /// The link of this name and what stands at its root; `is_ours` knows our own qdisc.
-pub fn look(
+pub fn read(
     netlink: &mut Netlink,
     ifindex: u32,
     name: &str,

@@ -161,13 +161,13 @@ impl Walks {
     /// The process, which walks now; another one where it has ended meanwhile.
     fn asked(&mut self, iterator: &OwnedFd) -> Result<Walker> {
         if let Some(walker) = self.walker.take() {
-            if walker.ask(Some(iterator)).is_ok() {
+            if walker.request_batch(Some(iterator)).is_ok() {
                 return Ok(walker);
             }
             self.ended.push(walker.end());
         }
         let walker = Walker::start().context("cannot start the process that walks over the sockets")?;
-        match walker.ask(Some(iterator)) {
+        match walker.request_batch(Some(iterator)) {
             Ok(()) => Ok(walker),
             Err(_) => {
                 self.ended.push(walker.end());
@@ -273,7 +273,7 @@ impl Walker {
     }
 
     /// For a walk, or for more of the one that goes on.
-    fn ask(&self, iterator: Option<&OwnedFd>) -> Result<(), Errno> {
+    fn request_batch(&self, iterator: Option<&OwnedFd>) -> Result<(), Errno> {
         let fds: Vec<RawFd> = iterator.iter().map(|fd| fd.as_raw_fd()).collect();
         let with = [ControlMessage::ScmRights(&fds)];
         let with = if fds.is_empty() { &[][..] } else { &with[..] };
@@ -281,7 +281,7 @@ impl Walker {
         sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(b"w")], with, flags, None).map(drop)
     }
 
-    fn hear(&mut self, begun: Duration) -> Result<BatchStatus, WalkerFailure> {
+    fn wait_for_batch(&mut self, begun: Duration) -> Result<BatchStatus, WalkerFailure> {
         loop {
             let left = PATIENCE.saturating_sub(super::now().saturating_sub(begun));
             let mut heard = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
@@ -333,10 +333,10 @@ impl WalkReader {
 
     fn next(&mut self) -> Result<BatchStatus, WalkerFailure> {
         if self.is_begun {
-            self.walker.ask(None).map_err(|_| WalkerFailure::Ended)?;
+            self.walker.request_batch(None).map_err(|_| WalkerFailure::Ended)?;
         }
         self.is_begun = true;
-        self.walker.hear(self.begun)
+        self.walker.wait_for_batch(self.begun)
     }
 }
 

@@ -18,7 +18,7 @@ use nix::sys::socket::MsgFlags;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::{LookupAnswer, PathTarget, Question, Subject, hear, pair, path, sessions, tell};
+use super::{LookupAnswer, PathTarget, Question, Subject, pair, path, receive_message, send_message, sessions};
 use crate::kernel::descriptors::close_others;
 use crate::kernel::process::{CMDLINE_BYTES, cmdline};
 use crate::kernel::program::fork_alone;
@@ -46,7 +46,7 @@ pub fn serve() -> Result<()> {
         signals::ignore(ignored as i32).context("cannot ignore signals")?;
     }
     std::env::set_current_dir("/").context("cannot leave the daemon's folder")?;
-    let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context("cannot hear the daemon");
+    let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context("cannot receive_message the daemon");
     Broker {
         daemon: own(std::io::stdin().as_fd())?,
         death: own(std::io::stdout().as_fd())?,
@@ -100,7 +100,7 @@ impl Broker {
                 self.hear_worker(uid);
             }
             loop {
-                match hear::<Question>(&self.daemon, MsgFlags::MSG_DONTWAIT) {
+                match receive_message::<Question>(&self.daemon, MsgFlags::MSG_DONTWAIT) {
                     Ok(Some(question)) => question.into_iter().for_each(|question| self.take(question)),
                     Err(Errno::EAGAIN | Errno::EINTR) => break,
                     // The daemon has ended. So do the workers.
@@ -222,7 +222,7 @@ impl Broker {
             };
             worker.since = Instant::now();
             // One that has ended is found out when it is waited for.
-            let _ = tell(&worker.socket, &question, MsgFlags::MSG_DONTWAIT);
+            let _ = send_message(&worker.socket, &question, MsgFlags::MSG_DONTWAIT);
             worker.asked = Some(question);
         }
         refused.into_iter().for_each(|question| self.answer(question, None));
@@ -272,7 +272,7 @@ impl Broker {
         let Some(worker) = self.users.get_mut(&uid).and_then(|user| user.worker.as_mut()) else {
             return;
         };
-        let heard = hear::<LookupAnswer>(&worker.socket, MsgFlags::MSG_DONTWAIT);
+        let heard = receive_message::<LookupAnswer>(&worker.socket, MsgFlags::MSG_DONTWAIT);
         if let Err(Errno::EAGAIN | Errno::EINTR) = heard {
             return;
         }
@@ -298,7 +298,7 @@ impl Broker {
         };
         if let Some(answer) = answer {
             // The daemon reads at once; where it has ended, so does this process, soon.
-            let _ = tell(&self.daemon, &answer, MsgFlags::empty());
+            let _ = send_message(&self.daemon, &answer, MsgFlags::empty());
         }
     }
 
@@ -345,14 +345,14 @@ fn work(socket: &OwnedFd) {
     if set_pdeathsig(Signal::SIGKILL).is_err() {
         return;
     }
-    while let Ok(Some(question)) = hear::<Question>(socket, MsgFlags::empty()) {
+    while let Ok(Some(question)) = receive_message::<Question>(socket, MsgFlags::empty()) {
         let Some(Question { uid, about }) = question else {
             continue;
         };
         let answer = match about {
             Subject::Path(path) => LookupAnswer::Path {
                 uid,
-                found: path::look(&path),
+                found: path::resolve(&path),
                 path,
             },
             Subject::Arguments(id, image) => LookupAnswer::Arguments {
@@ -360,10 +360,10 @@ fn work(socket: &OwnedFd) {
                 image,
                 text: arguments(id.pid),
             },
-            Subject::Sessions(folder) => LookupAnswer::Sessions(sessions::look(Path::new(&folder))),
+            Subject::Sessions(folder) => LookupAnswer::Sessions(sessions::read_sessions(Path::new(&folder))),
             Subject::NoLonger(_) => continue,
         };
-        if tell(socket, &answer, MsgFlags::empty()).is_err() {
+        if send_message(socket, &answer, MsgFlags::empty()).is_err() {
             return;
         }
     }

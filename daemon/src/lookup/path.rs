@@ -27,7 +27,7 @@ const LOOK_ONLY: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-pub(super) fn look(path: &str) -> PathTarget {
+pub(super) fn resolve(path: &str) -> PathTarget {
     identify(path).map_or(PathTarget::Missing, PathTarget::File)
 }
 
@@ -166,7 +166,7 @@ mod tests {
 
     #[track_caller]
     fn assert_roots(path: &str, expected: bool) {
-        match look(path) {
+        match resolve(path) {
             PathTarget::File(target) => assert_eq!(target.is_roots, expected, "{path}"),
             other => panic!("{path}: {other:?}"),
         }
@@ -189,7 +189,7 @@ mod tests {
         let link = scratch.path().join("link");
         symlink(&path, &link).unwrap();
         assert_roots(link.to_str().unwrap(), false);
-        assert_eq!(look("/nonexistent/file"), PathTarget::Missing);
+        assert_eq!(resolve("/nonexistent/file"), PathTarget::Missing);
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
             name: "file".to_owned(),
             owner: USER,
         };
-        let PathTarget::File(Target { place, .. }) = look(link.to_str().unwrap()) else {
+        let PathTarget::File(Target { place, .. }) = resolve(link.to_str().unwrap()) else {
             panic!("it leads to a file");
         };
         assert_eq!(place, Some(expected));
@@ -220,7 +220,7 @@ mod tests {
         assert_roots(link.to_str().unwrap(), false);
         let ring = scratch.path().join("ring");
         symlink("ring", &ring).unwrap();
-        assert_eq!(look(ring.to_str().unwrap()), PathTarget::Missing);
+        assert_eq!(resolve(ring.to_str().unwrap()), PathTarget::Missing);
     }
 
     #[test]

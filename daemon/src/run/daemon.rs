@@ -103,8 +103,8 @@ struct Running {
     /// What containers receive may be limited otherwise than it is.
     containers_changed: bool,
     /// What the engine was told of its links last, and whether it is to be told anew.
-    told_uplinks: Vec<Uplink>,
-    tell_uplinks: bool,
+    sent_uplinks: Vec<Uplink>,
+    resend_uplinks: bool,
     /// Not yet in the kernel.
     caps_of_new: Option<(u32, Vec<u32>)>,
     /// Why something could not be done in the last moments.
@@ -152,8 +152,8 @@ impl Daemon {
             links: LinkEvents::open()
                 .inspect_err(|error| tracing::debug!("{error:#}"))
                 .ok(),
-            told_uplinks: Vec::new(),
-            tell_uplinks: true,
+            sent_uplinks: Vec::new(),
+            resend_uplinks: true,
             caps_of_new: None,
             short_of: None,
             hindrances: Vec::new(),
@@ -236,7 +236,7 @@ impl Running {
                 }
                 () = pause::is_over(self.pause.as_mut()) => self.resume()?,
                 () = sleep(deadline) => self.step(Input::Tick)?,
-                () = sleep(arrived) => self.look_at_arrived()?,
+                () = sleep(arrived) => self.poll_arrived()?,
             }
         }
     }
@@ -249,29 +249,29 @@ impl Running {
             .is_none_or(|at| now().saturating_sub(at) >= HOUSEKEEPING)
         {
             self.last_housekeeping = Some(now());
-            self.look_at_link()?;
+            self.poll_managed_links()?;
             self.note_filtered()?;
             self.reread_keys()?;
             self.supervise();
-            journal::look_after();
-            self.look_at_walks();
-            self.look_after_rules()?;
+            journal::restore_removed();
+            self.report_hindrances();
+            self.refresh_rules()?;
             self.forget_limits()?;
-            self.look_after_active()?;
-            self.look_after_by_hand()?;
-            self.look_at_datagrams()?;
-            self.look_at_processes()?;
-            self.look_elsewhere()?;
-            self.look_at_forwarded()?;
+            self.expire_active()?;
+            self.expire_by_hand()?;
+            self.poll_datagrams()?;
+            self.poll_processes()?;
+            self.poll_other_namespaces()?;
+            self.poll_forwarded()?;
             self.settle_nice()?;
             self.cap_new()?;
         } else if changed {
-            self.look_at_link()?;
+            self.poll_managed_links()?;
         }
         self.take_looked_up()?;
         self.follow_sessions()?;
         self.pass()?;
-        self.look_for_ordered()?;
+        self.poll_ordered_links()?;
         self.drain_refusals()?;
         self.notifier.ready();
         Ok(())
@@ -281,7 +281,7 @@ impl Running {
     fn step(&mut self, input: Input<'_>) -> Result<()> {
         self.step_alone(input)?;
         match self.daemon.engine.misses_arrivals() {
-            true => self.look_at_arrivals(),
+            true => self.check_detours(),
             false => Ok(()),
         }
     }

@@ -270,13 +270,13 @@ impl Tree {
         if began < self.next_look {
             return Ok(None);
         }
-        let counted = self.look(netlink);
+        let counted = self.read_counters(netlink);
         let took = now().saturating_sub(began);
         self.next_look = began + (took * LOOKS_TAKE_ONE_IN).min(LONGEST_BETWEEN_LOOKS);
         counted.map(Some)
     }
 
-    fn look(&self, netlink: &mut Netlink) -> Result<Counted> {
+    fn read_counters(&self, netlink: &mut Netlink) -> Result<Counted> {
         let mut all = Counted::default();
         for (parent, counted) in qdisc::all_counted(netlink, self.ifindex)? {
             // What fq_codel drops is counted above it, too.

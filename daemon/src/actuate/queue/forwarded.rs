@@ -93,7 +93,7 @@ impl QueueActuator {
         let Some(containers) = self.containers() else {
             return Ok(());
         };
-        containers.tell(cgroup, told)?;
+        containers.set_treatment(cgroup, told)?;
         self.configure()
     }
 
@@ -194,7 +194,7 @@ impl ForwardedContainers {
     }
 
     /// None: nothing is said of it.
-    pub fn tell(&mut self, cgroup: u64, told: Option<Forwarded>) -> Result<()> {
+    pub fn set_treatment(&mut self, cgroup: u64, told: Option<Forwarded>) -> Result<()> {
         let number = match told {
             Some(told) => self.number(cgroup, told)?,
             None => {

@@ -36,7 +36,7 @@ pub struct MachineCheck {
 
 impl MachineCheck {
     /// With these rules.
-    pub fn look(config: &Config, rules: &Rules) -> Self {
+    pub fn run(config: &Config, rules: &Rules) -> Self {
         let mut this = Self::default();
         if let Err(error) = check_requirements() {
             this.missing.push(format!("giveway does not start here: {error:#}"));
@@ -76,7 +76,7 @@ impl MachineCheck {
         };
         let mut uplinks = Vec::new();
         for (ifindex, name) in &found.links {
-            match uplink::look(&mut netlink, *ifindex, name, is_ours) {
+            match uplink::read(&mut netlink, *ifindex, name, is_ours) {
                 Ok(uplink) => uplinks.push(uplink),
                 Err(error) => self.missing.push(format!("{name}: {error:#}")),
             }

@@ -24,7 +24,9 @@ pub fn serve(place: &Place, wishes: &Receiver<()>, mut heard: impl FnMut(StatusR
     for () in wishes {
         thread::sleep(next.saturating_duration_since(Instant::now()));
         let begun = Instant::now();
-        let answer = client::status(place).map(Box::new).map_err(|error| exit::told(&error));
+        let answer = client::status(place)
+            .map(Box::new)
+            .map_err(|error| exit::message(&error));
         // No answer is no work: it is looked for each second.
         let pause = if answer.is_ok() {
             begun.elapsed() * WORK_SHARE

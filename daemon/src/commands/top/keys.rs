@@ -133,7 +133,7 @@ mod tests {
 
     fn looking_at(sockets: usize) -> Model {
         let mut model = Model::new();
-        model.hear(Duration::ZERO, Ok(Box::new(sample::status(sockets))));
+        model.receive(Duration::ZERO, Ok(Box::new(sample::status(sockets))));
         model
     }
 

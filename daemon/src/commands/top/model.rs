@@ -129,7 +129,7 @@ impl Model {
     }
 
     /// An answer, or why there is none.
-    pub fn hear(&mut self, now: Duration, answer: Result<Box<Status>, String>) {
+    pub fn receive(&mut self, now: Duration, answer: Result<Box<Status>, String>) {
         self.now = now;
         match answer {
             Ok(status) => {

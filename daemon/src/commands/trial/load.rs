@@ -108,14 +108,14 @@ async fn transfer(plan: Plan, kind: ConnectionKind, window: Window) -> Result<Lo
     let (reader, writer) = stream.into_split();
     let socket = writer.as_ref().as_fd().try_clone_to_owned();
     let socket = socket.context("cannot hold the socket of a transfer")?;
-    let told = || tcp_info(&socket).context("cannot read what a transfer has carried");
+    let read_info = || tcp_info(&socket).context("cannot read what a transfer has carried");
     let (questions, asked) = mpsc::unbounded_channel();
     let waits = Rc::new(RefCell::new(Waits::default()));
     let measure = async {
         sleep_until(window.start).await;
-        let (before, begun) = (told()?, Instant::now());
-        ask(&questions, &waits, window.end).await;
-        let (after, seconds) = (told()?, begun.elapsed().as_secs_f64());
+        let (before, begun) = (read_info()?, Instant::now());
+        send_questions(&questions, &waits, window.end).await;
+        let (after, seconds) = (read_info()?, begun.elapsed().as_secs_f64());
         Ok::<_, anyhow::Error>(LoadResult {
             up_bytes_per_s: (after.tcpi_bytes_acked - before.tcpi_bytes_acked) as f64 / seconds,
             down_bytes_per_s: (after.tcpi_bytes_received - before.tcpi_bytes_received) as f64 / seconds,
@@ -126,8 +126,8 @@ async fn transfer(plan: Plan, kind: ConnectionKind, window: Window) -> Result<Lo
     };
     let mut carried = tokio::select! {
         carried = measure => carried?,
-        failed = hear(reader, &waits) => bail!("the peer ended a transfer: {}", broken(failed)),
-        failed = say(writer, asked, kind == ConnectionKind::Up) => bail!("the peer ended a transfer: {}", broken(failed)),
+        failed = read_frames(reader, &waits) => bail!("the peer ended a transfer: {}", broken(failed)),
+        failed = write_frames(writer, asked, kind == ConnectionKind::Up) => bail!("the peer ended a transfer: {}", broken(failed)),
     };
     carried.waits = waits.take().all(window.end);
     Ok(carried)
@@ -155,7 +155,7 @@ impl Waits {
     }
 }
 
-async fn ask(questions: &UnboundedSender<u64>, waits: &RefCell<Waits>, end: Instant) {
+async fn send_questions(questions: &UnboundedSender<u64>, waits: &RefCell<Waits>, end: Instant) {
     let mut clock = interval_at(Instant::now(), BETWEEN_QUESTIONS);
     for number in 0.. {
         tokio::select! {
@@ -168,7 +168,7 @@ async fn ask(questions: &UnboundedSender<u64>, waits: &RefCell<Waits>, end: Inst
     }
 }
 
-async fn hear(reader: OwnedReadHalf, waits: &RefCell<Waits>) -> io::Result<()> {
+async fn read_frames(reader: OwnedReadHalf, waits: &RefCell<Waits>) -> io::Result<()> {
     let mut reader = BufReader::with_capacity(64 * 1024, reader);
     loop {
         if let (Frame::Answer(number), _) = read_frame(&mut reader).await? {
@@ -180,7 +180,7 @@ async fn hear(reader: OwnedReadHalf, waits: &RefCell<Waits>) -> io::Result<()> {
     }
 }
 
-async fn say(mut writer: OwnedWriteHalf, mut asked: UnboundedReceiver<u64>, fills: bool) -> io::Result<()> {
+async fn write_frames(mut writer: OwnedWriteHalf, mut asked: UnboundedReceiver<u64>, fills: bool) -> io::Result<()> {
     loop {
         let frame = match asked.try_recv() {
             Ok(number) => Frame::Question(number),

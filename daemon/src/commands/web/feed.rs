@@ -92,7 +92,7 @@ impl StatusPoller {
             let asked = Instant::now();
             let snapshot = match client::status(&self.place) {
                 Ok(status) => maker.take(&status, asked.elapsed()),
-                Err(error) => Snapshot::without(&exit::told(&error)),
+                Err(error) => Snapshot::without(&exit::message(&error)),
             };
             let interval = (asked.elapsed() * REST).clamp(LEAST_INTERVAL, MOST_INTERVAL);
             if let Some(sample) = &snapshot.sample {

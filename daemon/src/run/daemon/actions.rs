@@ -34,7 +34,7 @@ pub(super) struct LogQuota {
 }
 
 impl LogQuota {
-    fn say(&mut self, change: &Change) {
+    fn log(&mut self, change: &Change) {
         let second = now().as_secs();
         if second != self.second {
             (self.second, self.said) = (second, 0);
@@ -90,7 +90,7 @@ impl Running {
                         Request::Tune(tuning) => self.daemon.queue.tune(ifindex, tuning),
                     };
                     // What the next look finds is our own change, and must be compared with that.
-                    self.tell_uplinks |= matches!(request, Request::Set(_));
+                    self.resend_uplinks |= matches!(request, Request::Set(_));
                     outcomes.push(Input::QueueOutcome {
                         ifindex,
                         outcome: outcome.map_err(|error| one_line(&error)),
@@ -167,7 +167,7 @@ impl Running {
                 Action::Report(report) => self.send(&report),
                 Action::Record(what) => {
                     if let What::Change(change) = &what {
-                        self.lines.say(change);
+                        self.lines.log(change);
                     }
                     self.records.write(now(), what);
                 }

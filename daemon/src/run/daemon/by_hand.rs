@@ -271,7 +271,7 @@ impl Running {
                 return Err(error);
             }
         };
-        self.tell_by_hand(&format!("uid {uid} has asked for it"), marked)?;
+        self.feed_by_hand(&format!("uid {uid} has asked for it"), marked)?;
         let mut answer = self.by_hand_now(asker);
         answer.not_enforced = self.daemon.engine.shortfalls_of(set.class, rates);
         answer.not_enforced.extend(found.elsewhere);
@@ -351,11 +351,11 @@ impl Running {
         if let Some(problem) = &self.by_hand.problem {
             tracing::warn!("{problem}");
         }
-        self.tell_by_hand(why, changed)
+        self.feed_by_hand(why, changed)
     }
 
     /// The engine, with the processes for which something is new as they are now.
-    fn tell_by_hand(&mut self, why: &str, changed: BTreeSet<ProcessId>) -> Result<()> {
+    fn feed_by_hand(&mut self, why: &str, changed: BTreeSet<ProcessId>) -> Result<()> {
         self.step(Input::ByHand {
             all: self.by_hand.all.clone(),
             why: why.to_owned(),
@@ -410,7 +410,7 @@ impl Running {
 
     fn limit_by_hand(&mut self, set: &SetByHand, rates: Rates) -> Result<ChosenLimit> {
         if rates.down.is_some() {
-            self.look_at_arrivals()?;
+            self.check_detours()?;
         }
         let class = self.daemon.engine.class_by_hand(set);
         let Some(ChosenLimit { number, .. }) = set.limit else {
@@ -522,7 +522,7 @@ impl Running {
     }
 
     /// Targets end.
-    pub(super) fn look_after_by_hand(&mut self) -> Result<()> {
+    pub(super) fn expire_by_hand(&mut self) -> Result<()> {
         if self.by_hand.all.is_empty() {
             return Ok(());
         }
@@ -664,7 +664,7 @@ impl Running {
             let more = self.mark(&set);
             marked.extend(self.tolerate(more)?.unwrap_or_default());
         }
-        self.tell_by_hand("it was set under the daemon before", marked)?;
-        self.look_after_by_hand()
+        self.feed_by_hand("it was set under the daemon before", marked)?;
+        self.expire_by_hand()
     }
 }

@@ -45,7 +45,7 @@ impl Running {
                 tracing::warn!("{error:#}");
             }
         }
-        journal::look_after();
+        journal::restore_removed();
         // Before the folder of pins is cleared up.
         let kept = daemon.owners.leave();
         let undone = undo_all(&daemon.place);

@@ -182,7 +182,7 @@ impl Running {
             bail!("giveway is paused ({why}): a command that starts now has no limit, also after `giveway resume`");
         }
         if !rates.is_none() {
-            self.look_at_arrivals()?;
+            self.check_detours()?;
         }
         let refuse = |not_enforced: &[String]| {
             let in_words = not_enforced.join("; ");
@@ -236,7 +236,7 @@ impl Running {
         let all = owners.command_limits();
         self.step(Input::CommandLimits(all))?;
         // Where nothing was limited before, giveway sees packets since now.
-        self.look_at_arrivals()?;
+        self.check_detours()?;
         let status = self.daemon.engine.status(now());
         let why = |reasons: &[String]| match reasons.is_empty() {
             true => "no interface is managed".to_owned(),

@@ -100,12 +100,12 @@ impl Running {
         if std::mem::take(&mut self.daemon.rules.is_late) {
             self.begin_reload(None);
         }
-        self.look_after_rules()?;
+        self.refresh_rules()?;
         self.step(Input::Rules(rules))
     }
 
     /// What rules ask about may change at any time.
-    pub(super) fn look_after_rules(&mut self) -> Result<()> {
+    pub(super) fn refresh_rules(&mut self) -> Result<()> {
         let daemon = &mut self.daemon;
         let death = daemon
             .guarded

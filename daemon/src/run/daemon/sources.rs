@@ -84,7 +84,7 @@ impl Running {
     }
 
     /// What was chosen for a process holds for what it sends from here.
-    pub(super) fn look_elsewhere(&mut self) -> Result<()> {
+    pub(super) fn poll_other_namespaces(&mut self) -> Result<()> {
         let elsewhere = self.daemon.owners.elsewhere();
         let Some(elsewhere) = self.tolerate(elsewhere)? else {
             return Ok(());
@@ -93,7 +93,7 @@ impl Running {
     }
 
     /// UDP sockets come and go without an event: all of them each time.
-    pub(super) fn look_at_datagrams(&mut self) -> Result<()> {
+    pub(super) fn poll_datagrams(&mut self) -> Result<()> {
         let flows = self.daemon.monitor.datagrams();
         let Some(flows) = self.tolerate(flows)? else {
             return Ok(());
@@ -103,7 +103,7 @@ impl Running {
     }
 
     /// Where there is a queue that what they connect could be held in, background is made nice, or rules are inherited.
-    pub(super) fn look_at_processes(&mut self) -> Result<()> {
+    pub(super) fn poll_processes(&mut self) -> Result<()> {
         let inherit = self.daemon.owners.rules_are_inherited();
         if !inherit && !self.daemon.queue.is_in_force() && !self.daemon.config.classes.cpu_and_disk {
             return Ok(());
@@ -119,7 +119,7 @@ impl Running {
     }
 
     /// Packets of containers have no socket here: their cgroups are.
-    pub(super) fn look_at_forwarded(&mut self) -> Result<()> {
+    pub(super) fn poll_forwarded(&mut self) -> Result<()> {
         let sending = self.daemon.queue.forwarding();
         let Some(sending) = self.tolerate(sending)? else {
             return Ok(());
@@ -152,7 +152,7 @@ impl Running {
     }
 
     /// At each pass's time, though nothing of TCP was sent: a packet of any kind may want an order.
-    pub(super) fn look_for_ordered(&mut self) -> Result<()> {
+    pub(super) fn poll_ordered_links(&mut self) -> Result<()> {
         let waiting = self.daemon.engine.links_without_queue();
         if waiting.is_empty() {
             return Ok(());
@@ -180,7 +180,7 @@ impl Running {
     }
 
     /// Other interfaces may be the managed ones by now, or the same ones may have changed.
-    pub(super) fn look_at_link(&mut self) -> Result<()> {
+    pub(super) fn poll_managed_links(&mut self) -> Result<()> {
         // Each call may have to wait for whoever changes links, in any namespace: the kernel has one lock for all of them.
         self.sign.give_for(LONG_WORK);
         match self.daemon.choice.find() {
@@ -191,20 +191,20 @@ impl Running {
                     self.manage(first)?;
                 }
                 let (receiver, priority) = (&mut self.daemon.receiver, self.daemon.realtime.as_ref());
-                receiver.look(self.daemon.owners.tasks(), priority);
+                receiver.refresh(self.daemon.owners.tasks(), priority);
             }
             // It stays what it was.
             Err(error) => tracing::debug!("cannot look for the managed interface: {error}"),
         }
         self.sign.give_for(LONG_WORK);
-        self.look_at_uplinks()?;
+        self.poll_uplinks()?;
         if self.daemon.engine.wants_arrivals() {
-            self.look_at_arrivals()?;
+            self.check_detours()?;
         }
         self.sign.give_for(LONG_WORK);
         let changed = std::mem::take(&mut self.links_changed);
         if changed {
-            self.look_at_devices()?;
+            self.poll_devices()?;
         }
         if changed && let Err(error) = self.daemon.queue.retry() {
             tracing::debug!("{error:#}");
@@ -233,7 +233,7 @@ impl Running {
     }
 
     /// There are limits: by which links packets can take a detour for them, and what would be bypassed there.
-    pub(super) fn look_at_arrivals(&mut self) -> Result<()> {
+    pub(super) fn check_detours(&mut self) -> Result<()> {
         self.sign.give_for(LONG_WORK);
         if let Some(why) = self.daemon.download.lost(&self.daemon.queue.numbers()) {
             let way = Way::Received;
@@ -297,12 +297,12 @@ impl Running {
     }
 
     /// What has come by links where bulk and background have what is left.
-    pub(super) fn look_at_arrived(&mut self) -> Result<()> {
+    pub(super) fn poll_arrived(&mut self) -> Result<()> {
         let arrived = self.daemon.download.arrived();
         self.step(Input::Arrived(arrived))
     }
 
-    fn look_at_devices(&mut self) -> Result<()> {
+    fn poll_devices(&mut self) -> Result<()> {
         match Netlink::open().and_then(|mut netlink| devices(&mut netlink)) {
             Ok(devices) => self.step(Input::Devices(devices)),
             Err(error) => {
@@ -331,7 +331,7 @@ impl Running {
     }
 
     /// Rate, MTU and qdisc of a link may be changed at any time, by any tool.
-    fn look_at_uplinks(&mut self) -> Result<()> {
+    fn poll_uplinks(&mut self) -> Result<()> {
         let wanted = self.found.links.clone();
         let named = |ifindex| Some((ifindex, if_indextoname(ifindex).ok()?.into_string().ok()?));
         let contested = self.daemon.engine.contested_links().into_iter().filter_map(named);
@@ -348,14 +348,14 @@ impl Running {
         for ((ifindex, name), is_up) in all {
             // One that was named keeps its queue while it is down.
             let keeps = self.is_named(&name) && self.daemon.queue.serves(ifindex);
-            let looked = self.daemon.queue.look(ifindex, &name, is_up || keeps);
+            let looked = self.daemon.queue.read_uplink(ifindex, &name, is_up || keeps);
             match looked {
                 Ok(Some(uplink)) => uplinks.push(uplink),
                 Ok(None) => gone.push(ifindex),
                 // It stays what it was; the next second shows more.
                 Err(error) => {
                     tracing::debug!("{name}: {error:#}");
-                    let told = self.told_uplinks.iter().find(|told| told.ifindex == ifindex).cloned();
+                    let told = self.sent_uplinks.iter().find(|told| told.ifindex == ifindex).cloned();
                     uplinks.extend(told.map(|mut told| {
                         // A queue that was put up since is no other tool's.
                         told.root.ours |= self.daemon.queue.serves(ifindex);
@@ -368,17 +368,17 @@ impl Running {
         if self.interface.as_ref().is_some_and(|first| gone.contains(&first.index)) {
             self.manage(None)?;
         }
-        if !std::mem::take(&mut self.tell_uplinks) && self.told_uplinks == uplinks {
+        if !std::mem::take(&mut self.resend_uplinks) && self.sent_uplinks == uplinks {
             return Ok(());
         }
         let first = self.interface.as_ref().map(|first| first.index);
-        let is_told = |ifindex| self.told_uplinks.iter().any(|told| told.ifindex == ifindex);
+        let is_told = |ifindex| self.sent_uplinks.iter().any(|told| told.ifindex == ifindex);
         for uplink in &uplinks {
             if Some(uplink.ifindex) != first && !is_told(uplink.ifindex) {
                 tracing::info!("managing {} (index {}) too", uplink.name, uplink.ifindex);
             }
         }
-        self.told_uplinks.clone_from(&uplinks);
+        self.sent_uplinks.clone_from(&uplinks);
         self.step(Input::Uplinks(uplinks))
     }
 

@@ -190,7 +190,7 @@ impl Worker {
             }
             if look_at.is_some_and(|at| now() >= at) {
                 look_at = None;
-                self.look()?;
+                self.sample_threads()?;
             }
             let is_any_raised = !self.engine.lock().raised().is_empty();
             look_at = is_any_raised.then(|| look_at.unwrap_or_else(|| now() + LOOK_EVERY));
@@ -206,12 +206,12 @@ impl Worker {
                 Input::HandlerEnded { tid, cpu }
             }
         };
-        self.tell(input, pid);
+        self.feed(input, pid);
         self.rest.wake_if_idle();
     }
 
     /// Feeds the engine, and carries out what follows until nothing does. `pid`: of the thread that it is about.
-    fn tell(&mut self, input: Input, pid: u32) {
+    fn feed(&mut self, input: Input, pid: u32) {
         let actions = self.engine.step(input);
         self.carry_out(actions, pid);
     }
@@ -232,11 +232,11 @@ impl Worker {
                             outcome: Err(format!("{error:#}")),
                         },
                     };
-                    self.tell(input, pid);
+                    self.feed(input, pid);
                 }
                 Action::Lower { tid } => {
                     let cpu = self.lower(tid);
-                    self.tell(Input::Lowered { tid, cpu }, pid);
+                    self.feed(Input::Lowered { tid, cpu }, pid);
                 }
                 Action::Bar { service, until } => self.bar(service, until),
                 other => of_others.push(other),
@@ -310,7 +310,7 @@ impl Worker {
         }
     }
 
-    fn look(&mut self) -> Result<()> {
+    fn sample_threads(&mut self) -> Result<()> {
         let (raised, others) = {
             let engine = self.engine.lock();
             (engine.raised(), engine.not_raised())
@@ -320,7 +320,7 @@ impl Worker {
             let Ok(thread) = self.tasks.threads.thread(tid) else {
                 // What cannot be charged is not given.
                 let cpu = self.lower(tid);
-                self.tell(Input::Lowered { tid, cpu }, 0);
+                self.feed(Input::Lowered { tid, cpu }, 0);
                 continue;
             };
             seen.push(Seen {
@@ -333,9 +333,9 @@ impl Worker {
         for seen in seen.iter().filter(|seen| seen.until.is_none()) {
             self.held.remove(&seen.tid);
         }
-        self.tell(Input::Look(seen), 0);
+        self.feed(Input::Look(seen), 0);
         self.forget_ended(&others)?;
-        crate::journal::look_after();
+        crate::journal::restore_removed();
         self.shorten_journal();
         Ok(())
     }
@@ -356,7 +356,7 @@ impl Worker {
         for tid in self.looked_for.take(others, LOOKED_FOR) {
             if self.handlers.until(*tid)?.is_none() {
                 self.held.remove(tid);
-                self.tell(Input::Lowered { tid: *tid, cpu: None }, 0);
+                self.feed(Input::Lowered { tid: *tid, cpu: None }, 0);
             }
         }
         Ok(())

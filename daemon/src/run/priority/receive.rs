@@ -108,11 +108,11 @@ impl Receiver {
             self.again.reset();
             self.set_up();
         }
-        self.look(tasks, priority);
+        self.refresh(tasks, priority);
     }
 
     /// Tries again what could not be done, and names the NAPI threads that there are now. Call it now and then.
-    pub fn look(&mut self, tasks: &Tasks, priority: Option<&PriorityThread>) {
+    pub fn refresh(&mut self, tasks: &Tasks, priority: Option<&PriorityThread>) {
         if self.again.is_due(now()) {
             self.set_up();
         }

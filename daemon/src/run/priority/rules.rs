@@ -176,7 +176,7 @@ impl RulesLoop {
         };
         this.follow_rules();
         this.await_executables();
-        this.look();
+        this.scan_processes();
         this
     }
 
@@ -288,13 +288,13 @@ impl RulesLoop {
     fn note_failure(&mut self, error: &anyhow::Error) {
         let why = format!("{error:#}");
         if is_shortage(error) {
-            self.look_again_for(why);
+            self.retry_later(why);
         } else {
             self.failing = Some(why);
         }
     }
 
-    fn look_again_for(&mut self, why: String) {
+    fn retry_later(&mut self, why: String) {
         self.short_of = Some(why);
         if self.again.next().is_none() {
             self.again.failed(now());
@@ -320,12 +320,12 @@ impl RulesLoop {
         }
         if self.follow_rules() | self.again.is_due(now()) {
             self.short_of = None;
-            self.look();
+            self.scan_processes();
             if self.short_of.is_none() {
                 self.again.reset();
             }
         }
-        crate::journal::look_after();
+        crate::journal::restore_removed();
         let tidied = self.tools.actuator.tidy();
         let Tools { lending, actuator, .. } = &mut self.tools;
         lending.tidy(|id, tid| actuator.has(id, tid));

@@ -102,7 +102,7 @@ fn undo(marks: Option<&MapHandle>, values: &[u32], dry_run: bool) -> Result<Vec<
 pub fn pinned(place: &Place) -> Option<MapHandle> {
     let marks = place
         .pins()
-        .look(|folder| Ok(MapHandle::from_pinned_path(folder.join(MARKS)).ok()));
+        .with_existing(|folder| Ok(MapHandle::from_pinned_path(folder.join(MARKS)).ok()));
     marks.ok().flatten().flatten()
 }
 

@@ -106,7 +106,7 @@ impl RulesLoop {
         let is_known = found != PathTarget::Silent;
         self.files.insert(key.clone(), found);
         if self.follow_rules() {
-            self.look();
+            self.scan_processes();
         }
         self.answer_waiting(|waiting| waiting.key == key, is_known);
     }

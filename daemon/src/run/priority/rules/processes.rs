@@ -35,7 +35,7 @@ impl RulesLoop {
         // One that has executed nothing since it was judged stays what it was: other users can hold its folder in /proc.
         if self.arguments.contains_key(&id.pid) {
             let started = unknown(id);
-            self.tell(
+            self.feed(
                 Input::Started {
                     started: started.into(),
                     rule: None,
@@ -48,7 +48,7 @@ impl RulesLoop {
     }
 
     /// Looks at all processes for those that rules match.
-    pub(super) fn look(&mut self) {
+    pub(super) fn scan_processes(&mut self) {
         if self.wanted.is_nothing() && self.held.is_empty() {
             return;
         }
@@ -80,7 +80,7 @@ impl RulesLoop {
         if lost > self.lost_events {
             self.lost_events = lost;
             self.forget_ended();
-            self.look();
+            self.scan_processes();
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ impl RulesLoop {
                 self.judge_by_number(id.pid, Some(id));
                 self.release_if_unknown(id.pid);
             }
-            TaskChange::Thread { tid } => self.tell(Input::TaskAdded { id, tid }, None),
+            TaskChange::Thread { tid } => self.feed(Input::TaskAdded { id, tid }, None),
             TaskChange::Exit { cpu } => self.forget(id, cpu),
         }
     }
@@ -137,7 +137,7 @@ impl RulesLoop {
             (None, Some(id)) => {
                 self.unread.remove(&pid);
                 let started = unknown(id);
-                self.tell(
+                self.feed(
                     Input::Started {
                         started: started.into(),
                         rule: None,
@@ -195,7 +195,7 @@ impl RulesLoop {
             self.end(before, Duration::ZERO);
         }
         let rule = first_match(&self.rules, &started.process);
-        self.tell(
+        self.feed(
             Input::Started {
                 started: started.into(),
                 rule,
@@ -215,7 +215,7 @@ impl RulesLoop {
         self.count_lent_by(id);
         self.tools.lending.remove(id);
         self.tools.actuator.forget(id);
-        self.tell(Input::Exited { id, cpu }, None);
+        self.feed(Input::Exited { id, cpu }, None);
         self.changes.ended(&Subject::Process { id });
     }
 

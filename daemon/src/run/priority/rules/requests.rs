@@ -49,7 +49,7 @@ impl RulesLoop {
             ThreadRequest::Launch(pid, schedule, uid, gids, back) => {
                 drop(back.send(self.launch(pid, schedule, uid, &gids)));
             }
-            ThreadRequest::NapiThreads(threads, priority) => self.tell(Input::NapiThreads { threads, priority }, None),
+            ThreadRequest::NapiThreads(threads, priority) => self.feed(Input::NapiThreads { threads, priority }, None),
             ThreadRequest::Pause(why, told) => {
                 // What was used until now counts for who used it.
                 self.account();
@@ -90,7 +90,7 @@ impl RulesLoop {
         held.into_iter().for_each(|id| self.release_unless_held(id));
         self.follow_rules();
         // Another rule may match what this one matched.
-        self.look();
+        self.scan_processes();
     }
 
     /// Holds the process that asks, and gives it what it asks for.
