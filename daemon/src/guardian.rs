@@ -86,7 +86,7 @@ pub fn run() -> Result<()> {
     }
     let life = Life::of(std::io::stdout()).context("the guardian is started by `giveway run` itself")?;
     let named = life.daemon().context("the page of signs of life names no daemon")?;
-    let sign = life.sign(WatchedTask::Guardian);
+    let heartbeat = life.heartbeat(WatchedTask::Guardian);
     // One that replaces another is started after the daemon has bounded its own thread by this.
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_RTTIME) {
         let _ = setrlimit(Resource::RLIMIT_RTTIME, hard, hard);
@@ -118,7 +118,7 @@ pub fn run() -> Result<()> {
         place,
         life,
     };
-    let end = guardian.wait(&sign)?;
+    let end = guardian.wait(&heartbeat)?;
     if let DaemonEnd::Over = end {
         return Ok(());
     }
@@ -136,10 +136,10 @@ pub fn run() -> Result<()> {
 }
 
 impl Guardian {
-    fn wait(&mut self, sign: &Heartbeat) -> Result<DaemonEnd> {
+    fn wait(&mut self, heartbeat: &Heartbeat) -> Result<DaemonEnd> {
         let mut watch = Watch::default();
         loop {
-            sign.give();
+            heartbeat.beat();
             self.follow();
             let mut sources = vec![PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)];
             let thread = self.thread.iter().map(|(_, thread)| thread);
@@ -159,7 +159,7 @@ impl Guardian {
             }
             if is_thread_dead {
                 // A daemon that took this for a hang would start another one beside it.
-                sign.give_for(LONG_WORK);
+                heartbeat.beat_before(LONG_WORK);
                 // Whatever fails here is tried again when the rest has died.
                 let undoing = UndoRun::begin(&self.place, false).with(&self.journals);
                 self.set_back.extend(undoing.realtime());

@@ -19,18 +19,18 @@ use crate::kernel::now;
 use crate::kernel::process::end::ProcessIdentity;
 use crate::kernel::tasks::{Thread, Threads};
 
-/// Without a sign for so long, a thread is taken for stuck: twice [`LONGEST_SLEEP`]. Who looks does so once a second, and
+/// Without a heartbeat for so long, a thread is taken for stuck: twice [`LONGEST_SLEEP`]. Who looks does so once a second, and
 /// what follows (undoing everything, starting another guardian) needs a moment too; together they stay below 6 s.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Loading programs into the kernel may take this long, and so may undoing everything.
 pub const LONG_WORK: Duration = Duration::from_secs(30);
-/// A thread that has nothing to do gives a sign so often.
+/// A thread that has nothing to do beats so often.
 pub const LONGEST_SLEEP: Duration = Duration::from_secs(2);
 /// How often to look, at least.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A look that comes later than planned by more than this counts nothing ...
 const LATE: Duration = Duration::from_millis(1500);
-/// ... and after it, everybody has this long to give a sign: the others may not have run again yet.
+/// ... and after it, everybody has this long for a heartbeat: the others may not have run again yet.
 const RECOVERY: Duration = Duration::from_secs(2);
 /// Who is runnable and gets less than this part of a CPU is starved, not stuck.
 const STARVED_BELOW: u32 = 10;
@@ -110,8 +110,8 @@ impl Life {
         Some(self.0.nice_notes.load(Ordering::Acquire)).filter(|map_id| *map_id != 0)
     }
 
-    /// From now on the calling thread is watched, until the sign is dropped.
-    pub fn sign(self, who: WatchedTask) -> Heartbeat {
+    /// From now on the calling thread is watched, until the heartbeat is dropped.
+    pub fn heartbeat(self, who: WatchedTask) -> Heartbeat {
         self.expect(who, gettid().as_raw().cast_unsigned());
         Heartbeat { slot: self.slot(who) }
     }
@@ -132,7 +132,7 @@ impl Life {
         Some(self.slot(who).tid.load(Ordering::Acquire)).filter(|tid| *tid != 0)
     }
 
-    /// Whether all of these have given their signs in time.
+    /// Whether all of these have beaten in time.
     pub fn is_well(self, whose: &[WatchedTask]) -> bool {
         let is_in_time = |who: &WatchedTask| self.tid(*who).is_none() || self.slot(*who).due() >= now();
         whose.iter().all(is_in_time)
@@ -164,12 +164,12 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    pub fn give(&self) {
+    pub fn beat(&self) {
         self.slot.promise(now() + PATIENCE);
     }
 
-    /// Before work that takes longer: the next sign comes within this time.
-    pub fn give_for(&self, work: Duration) {
+    /// Before work that takes longer: the next beat comes within this time.
+    pub fn beat_before(&self, work: Duration) {
         self.slot.promise(now() + work);
     }
 }
@@ -180,7 +180,7 @@ impl Drop for Heartbeat {
     }
 }
 
-/// What a looker knows of those it watches, besides their signs.
+/// What a looker knows of those it watches, besides their heartbeats.
 #[derive(Clone, Copy)]
 pub enum Observation<'a> {
     Threads(&'a Threads),
@@ -314,7 +314,7 @@ mod tests {
         })
     }
 
-    /// Looks once a second at one that gave its only sign at 0; returns after how many looks it is overdue.
+    /// Looks once a second at one that beat only at 0; returns after how many looks it is overdue.
     fn overdue_after(look: impl FnMut(u32) -> (Duration, bool, Option<Thread>)) -> Option<u32> {
         overdue_after_promising(PATIENCE, look)
     }
@@ -428,13 +428,13 @@ mod tests {
         let own = other.threads().unwrap().thread(gettid().as_raw().cast_unsigned());
         assert!(own.unwrap().unwrap().is_awake);
         assert_eq!(other.daemon(), Some(ProcessIdentity::own().unwrap()));
-        let sign = life.sign(WatchedTask::MainLoop);
+        let heartbeat = life.heartbeat(WatchedTask::MainLoop);
         assert!(other.is_well(&DAEMON) && other.tid(WatchedTask::Rules).is_none());
         let due = |life: Life| life.slot(WatchedTask::MainLoop).due();
         let before = due(other);
-        sign.give_for(LONG_WORK);
+        heartbeat.beat_before(LONG_WORK);
         assert!(due(other) > before + LONG_WORK - PATIENCE - SECOND);
-        drop(sign);
+        drop(heartbeat);
         assert!(other.tid(WatchedTask::MainLoop).is_none());
     }
 

@@ -92,7 +92,7 @@ pub struct Daemon {
 /// The daemon while it runs.
 struct Running {
     daemon: Daemon,
-    sign: Heartbeat,
+    heartbeat: Heartbeat,
     notifier: Notifier,
     /// The managed ones; the first of them, as far as it is up.
     found: ManagedLinks,
@@ -143,7 +143,7 @@ impl Daemon {
         };
         server::serve(&self.place, &self.config.control.group, handlers)?;
         let mut running = Running {
-            sign: self.life.sign(WatchedTask::MainLoop),
+            heartbeat: self.life.heartbeat(WatchedTask::MainLoop),
             notifier: Notifier::of_environment(),
             found: ManagedLinks::default(),
             interface: None,
@@ -202,7 +202,7 @@ impl Running {
         let events = self.daemon.monitor.events_fd().try_clone_to_owned()?;
         let events = awaited(events).context("cannot wait for kernel events")?;
         loop {
-            self.sign.give();
+            self.heartbeat.beat();
             let deadline = self.daemon.engine.next_deadline().map(instant_of);
             let arrived = self.daemon.engine.next_look_at_arrived().map(instant_of);
             tokio::select! {
@@ -289,7 +289,7 @@ impl Running {
     fn step_alone(&mut self, input: Input<'_>) -> Result<()> {
         let mut actions = self.decide(input)?;
         while !actions.is_empty() {
-            self.sign.give();
+            self.heartbeat.beat();
             let outcomes = self.carry_out(std::mem::take(&mut actions))?;
             for outcome in outcomes {
                 actions.extend(self.decide(outcome)?);

@@ -150,8 +150,8 @@ impl PriorityThread {
             .spawn(move || {
                 let inbox = Inbox { queue, bell: reader };
                 // From its start on: who waits for it would wait for ever if it hung.
-                let sign = life.sign(WatchedTask::Rules);
-                sign.give_for(LONG_WORK);
+                let heartbeat = life.heartbeat(WatchedTask::Rules);
+                heartbeat.beat_before(LONG_WORK);
                 let is_any_path = !watched(&engine.lock().rules()).0.is_empty();
                 let tools = || load_patiently(|| Tools::open(&place, death.as_ref(), is_any_path));
                 guarded(&place, || match tools() {
@@ -160,14 +160,14 @@ impl PriorityThread {
                         let chains = chains.map(|source| {
                             ChainThread::start(source, &place, engine.clone(), own.clone(), tasks, lenders, life)
                         });
-                        let rules = RulesLoop::start(engine, tools, inbox, own, chains, sign);
+                        let rules = RulesLoop::start(engine, tools, inbox, own, chains, heartbeat);
                         // Nobody waits any more if the start failed; here and below.
                         let _ = ready.send(());
                         rules.run()
                     }
                     Err(error) => {
                         let _ = ready.send(());
-                        drop((own, sign));
+                        drop((own, heartbeat));
                         tracing::warn!("nothing gets real time: {}", one_line(&error));
                         refuse_all(&engine, &inbox, &format!("nothing gets real time: {error:#}"))
                     }

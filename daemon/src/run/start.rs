@@ -140,7 +140,7 @@ fn start(args: &RunArgs, begun: &StartMoment) -> Result<()> {
     }
     // Before anything is loaded: a start that hangs is a death, too.
     let (life, page) = Life::new()?;
-    let starts = life.sign(WatchedTask::MainLoop);
+    let starts = life.heartbeat(WatchedTask::MainLoop);
     let guarded = (!args.dry_run).then(|| GuardedDaemon::start(life, page)).transpose()?;
     lock.name(guarded.as_ref().map(GuardedDaemon::pid));
     begun.check(&place)?;
@@ -158,7 +158,7 @@ fn start(args: &RunArgs, begun: &StartMoment) -> Result<()> {
     {
         tracing::warn!("a thread that is stuck while others run will not be found out: {error:#}");
     }
-    starts.give_for(LONG_WORK);
+    starts.beat_before(LONG_WORK);
     begun.check(&place)?;
     let monitor = FlowMonitor::open(place.netns_inum()).context(
         "cannot watch this kernel's sockets, so giveway cannot run here; `giveway doctor` says what is missing",

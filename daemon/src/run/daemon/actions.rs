@@ -83,7 +83,7 @@ impl Running {
                     self.cap_new()?;
                 }
                 Action::Queue { ifindex, name, request } => {
-                    self.sign.give_for(LONG_WORK);
+                    self.heartbeat.beat_before(LONG_WORK);
                     let outcome = match &request {
                         Request::Set(plan) => self.daemon.queue.set(ifindex, &name, plan.as_ref()),
                         // Where it fails, the queue is taken down.
@@ -97,7 +97,7 @@ impl Running {
                     });
                 }
                 Action::Detour { way, plan } => {
-                    self.sign.give_for(LONG_WORK);
+                    self.heartbeat.beat_before(LONG_WORK);
                     let outcome = match way {
                         Way::Received => {
                             self.containers_changed = true;

@@ -37,7 +37,7 @@ impl Running {
             false => self.daemon.monitor.pass(),
         };
         // A walk takes as long as there are connections.
-        self.sign.give();
+        self.heartbeat.beat();
         let mut flows = self.tolerate(flows)?;
         if complete && flows.is_none() && self.daemon.monitor.why_all_sockets().is_none() {
             // A pass waits for no lock.
@@ -56,9 +56,9 @@ impl Running {
         self.drain_events()?;
         self.records.write_flows(&flows);
         // By htb they come from a dump, which waits for whoever changes links.
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         let counters = self.daemon.queue.counters(COUNTERS_AGE);
-        self.sign.give();
+        self.heartbeat.beat();
         let queues = counters
             .inspect_err(|error| tracing::debug!("{error:#}"))
             .unwrap_or_default();
@@ -158,12 +158,12 @@ impl Running {
             return Ok(());
         }
         // What waits in a qdisc is told by a dump; and the first time the queue's programs are loaded.
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         if let Err(error) = self.daemon.queue.prepare() {
             tracing::debug!("{error:#}");
         }
         let on = self.daemon.queue.ordered(&waiting);
-        self.sign.give();
+        self.heartbeat.beat();
         if on.is_empty() {
             return Ok(());
         }
@@ -182,7 +182,7 @@ impl Running {
     /// Other interfaces may be the managed ones by now, or the same ones may have changed.
     pub(super) fn poll_managed_links(&mut self) -> Result<()> {
         // Each call may have to wait for whoever changes links, in any namespace: the kernel has one lock for all of them.
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         match self.daemon.choice.find() {
             Ok(found) => {
                 let first = found.first.clone();
@@ -196,12 +196,12 @@ impl Running {
             // It stays what it was.
             Err(error) => tracing::debug!("cannot look for the managed interface: {error}"),
         }
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         self.poll_uplinks()?;
         if self.daemon.engine.wants_arrivals() {
             self.check_detours()?;
         }
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         let changed = std::mem::take(&mut self.links_changed);
         if changed {
             self.poll_devices()?;
@@ -218,9 +218,9 @@ impl Running {
             self.links_changed = true;
         }
         self.limit_containers();
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         self.open_neighbours();
-        self.sign.give();
+        self.heartbeat.beat();
         Ok(())
     }
 
@@ -234,7 +234,7 @@ impl Running {
 
     /// There are limits: by which links packets can take a detour for them, and what would be bypassed there.
     pub(super) fn check_detours(&mut self) -> Result<()> {
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         if let Some(why) = self.daemon.download.lost(&self.daemon.queue.numbers()) {
             let way = Way::Received;
             self.step_alone(Input::DetourLost { way, why })?;
@@ -261,7 +261,7 @@ impl Running {
             // As nftables' chains that change while they are listed. What was seen before counts until the next look.
             Err(error) => {
                 tracing::debug!("{error:#}");
-                self.sign.give();
+                self.heartbeat.beat();
                 return Ok(());
             }
         };
@@ -288,7 +288,7 @@ impl Running {
             tracing::debug!("{error:#}");
         }
         let counted = self.daemon.download.counted();
-        self.sign.give();
+        self.heartbeat.beat();
         self.step_alone(Input::Arrivals {
             way: Way::Received,
             arrivals,
@@ -323,7 +323,7 @@ impl Running {
         {
             neighbours.give_up();
         }
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         let (receiver, priority) = (&mut self.daemon.receiver, self.daemon.realtime.as_ref());
         receiver.manage(found.as_ref(), self.daemon.owners.tasks(), priority);
         self.interface.clone_from(&found);
@@ -396,7 +396,7 @@ impl Running {
         if self.neighbours.as_ref().is_some_and(|one| one.serves(interface)) {
             return;
         }
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         match Neighbours::open(interface, self.daemon.config.group.port) {
             Ok(neighbours) => {
                 // The one before is closed by now, not earlier: the port is never anybody's.

@@ -74,9 +74,9 @@ impl ChainThread {
                 let mut worker = worker;
                 let outcome = match load_patiently(|| worker.prepare()) {
                     Ok(events) => {
-                        let sign = life.sign(WatchedTask::Chains);
+                        let heartbeat = life.heartbeat(WatchedTask::Chains);
                         let _ = started.send(Ok(()));
-                        worker.work(&events, &reader, &commands, &sign)
+                        worker.work(&events, &reader, &commands, &heartbeat)
                     }
                     Err(error) => {
                         let _ = started.send(Err(error));
@@ -169,11 +169,11 @@ impl Worker {
         events: &Events,
         bell: &PipeReader,
         commands: &mpsc::Receiver<Action>,
-        sign: &Heartbeat,
+        heartbeat: &Heartbeat,
     ) -> Result<()> {
         let mut look_at: Option<Duration> = None;
         loop {
-            sign.give();
+            heartbeat.beat();
             let mut waits = [events.fd(), bell.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             match poll(&mut waits, patience(look_at.unwrap_or_else(|| now() + LONGEST_SLEEP))) {
                 Err(Errno::EINTR) => continue,

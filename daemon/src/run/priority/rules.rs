@@ -84,7 +84,7 @@ pub(super) struct RulesLoop {
     failing: Option<String>,
     /// The same of chains.
     chains_failing: Option<String>,
-    sign: Heartbeat,
+    heartbeat: Heartbeat,
 }
 
 /// A rule that was added and waits for its executable to be looked up.
@@ -139,7 +139,7 @@ impl RulesLoop {
         inbox: Inbox,
         client: Client,
         chains: Option<Result<ChainThread>>,
-        sign: Heartbeat,
+        heartbeat: Heartbeat,
     ) -> Self {
         let (chains, chains_failing) = match chains.transpose() {
             Ok(chains) => (chains, None),
@@ -172,7 +172,7 @@ impl RulesLoop {
             pace: Pace::default(),
             failing: None,
             chains_failing,
-            sign,
+            heartbeat,
         };
         this.follow_rules();
         this.await_executables();
@@ -183,12 +183,12 @@ impl RulesLoop {
     /// Until it is asked to stop; then returns how many processes were set back.
     pub fn run(mut self) -> Result<usize> {
         loop {
-            self.sign.give();
+            self.heartbeat.beat();
             self.arrange();
             let [is_asked, has_happened, is_looked_up] = self.wait()?;
             for request in self.inbox.take(is_asked) {
                 if matches!(request, ThreadRequest::Stop) {
-                    self.sign.give_for(LONG_WORK);
+                    self.heartbeat.beat_before(LONG_WORK);
                     self.chains = None;
                     let lowered = self.tools.napi.lower();
                     let set_back = self.tools.actuator.revert_all();
@@ -307,7 +307,7 @@ impl RulesLoop {
         self.unread.retain(|_, unread| unread.is_asked || unread.tries < TRIES);
         let again = self.unread.iter().filter(|(_, unread)| !unread.is_asked);
         for pid in again.map(|(pid, _)| *pid).collect::<Vec<_>>() {
-            self.sign.give();
+            self.heartbeat.beat();
             self.keep_pace();
             match self.open(pid) {
                 Some(handle) => self.judge(handle, None),
@@ -315,7 +315,7 @@ impl RulesLoop {
             }
         }
         for (id, tid) in std::mem::take(&mut self.missed) {
-            self.sign.give();
+            self.heartbeat.beat();
             self.carry_out(vec![Action::GrantTask { id, tid }], None);
         }
         if self.follow_rules() | self.again.is_due(now()) {

@@ -24,7 +24,7 @@ impl RulesLoop {
             && let Some(look_ups) = &self.tools.look_ups
             && let Some(left) = until.checked_sub(now()).filter(|left| !left.is_zero())
         {
-            self.sign.give();
+            self.heartbeat.beat();
             let mut source = [PollFd::new(look_ups.fd(), PollFlags::POLLIN)];
             let timeout = u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX);
             let _ = poll(&mut source, PollTimeout::from(timeout));

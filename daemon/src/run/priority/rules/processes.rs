@@ -57,7 +57,7 @@ impl RulesLoop {
         let mut pids = self.wanted.candidates(listed);
         pids.extend(self.held.keys());
         for pid in pids {
-            self.sign.give();
+            self.heartbeat.beat();
             self.keep_pace();
             self.judge_by_number(pid, None);
         }
@@ -72,7 +72,7 @@ impl RulesLoop {
 
     pub(super) fn take_events(&mut self) -> Result<()> {
         for event in self.tools.watch.events()? {
-            self.sign.give();
+            self.heartbeat.beat();
             self.take(event);
             self.keep_pace();
         }
