@@ -39,6 +39,7 @@ extern "C" fn c_main(_: c_int, _: *const *const c_char) -> c_int {
     std::process::exit(code)
 }
 
+// Long: a line a command.
 fn run_command() -> u8 {
     // Before anything else: whatever is asked from now on concerns this start.
     let begun = std::env::args_os().any(|word| word == "run").then(StartMoment::now);

@@ -100,6 +100,16 @@ pub struct Asker {
     pub is_reader: bool,
 }
 
+impl Asker {
+    fn of(peer: &UCred, is_reader: bool) -> Self {
+        Self {
+            pid: pid_of(peer),
+            uid: peer.uid(),
+            is_reader,
+        }
+    }
+}
+
 /// A request is one short line, and comes at once.
 const REQUEST_BYTES: u64 = 4096;
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
@@ -224,6 +234,18 @@ async fn answer(
     if let Err(reason) = authorise(&request, peer.uid(), is_reader, &handlers.users_may_choose) {
         return refuse(&mut stream, &reason).await;
     }
+    answer_request(stream, peer, gids, is_reader, handlers, request).await
+}
+
+// Long: an arm a request, each a few lines.
+async fn answer_request(
+    mut stream: UnixStream,
+    peer: UCred,
+    gids: Vec<u32>,
+    is_reader: bool,
+    handlers: Handlers,
+    request: Request,
+) -> Result<()> {
     match request {
         Request::Status => {
             let mut status = handlers.call(Call::Status).await?;
@@ -236,11 +258,7 @@ async fn answer(
             stream_records(&mut stream, records).await
         }
         Request::Set { .. } | Request::Clear { .. } | Request::ByHand => {
-            let asker = Asker {
-                pid: pid_of(&peer),
-                uid: peer.uid(),
-                is_reader,
-            };
+            let asker = Asker::of(&peer, is_reader);
             let call = |answer| Call::ByHand { request, asker, answer };
             respond(&mut stream, handlers.call(call).await?).await
         }
@@ -265,11 +283,7 @@ async fn answer(
             respond(&mut stream, chosen).await
         }
         Request::Active { .. } | Request::ActiveNone | Request::ActiveList => {
-            let asker = Asker {
-                pid: pid_of(&peer),
-                uid: peer.uid(),
-                is_reader,
-            };
+            let asker = Asker::of(&peer, is_reader);
             let call = |answer| Call::Active { request, asker, answer };
             respond(&mut stream, handlers.call(call).await?).await
         }
@@ -345,11 +359,7 @@ async fn pause(mut stream: UnixStream, peer: &UCred, handlers: Handlers, for_s: 
         let why = format!("a pause is for 1 to {LONGEST_PAUSE_S} s, not {for_s}");
         return refuse(&mut stream, &why).await;
     }
-    let asker = Asker {
-        pid: pid_of(peer),
-        uid: peer.uid(),
-        is_reader: true,
-    };
+    let asker = Asker::of(peer, true);
     let time = Duration::from_secs(for_s.into());
     let (mut holds, held) = oneshot::channel();
     let call = |answer| Call::Pause {
@@ -377,11 +387,7 @@ async fn pause(mut stream: UnixStream, peer: &UCred, handlers: Handlers, for_s: 
 
 /// A pause that outlives the connection.
 async fn pause_for(peer: &UCred, handlers: &Handlers, for_s: Option<u64>) -> Result<Result<PausedView, String>> {
-    let asker = Asker {
-        pid: pid_of(peer),
-        uid: peer.uid(),
-        is_reader: true,
-    };
+    let asker = Asker::of(peer, true);
     let call = |answer| Call::Pause {
         asker,
         time: for_s.map(Duration::from_secs),

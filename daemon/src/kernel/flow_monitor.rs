@@ -153,17 +153,7 @@ impl FlowMonitor {
             next_pass: Instant::now(),
             walks_since_search: WALKS_PER_SEARCH,
             ownerless: BTreeSet::new(),
-            _tracing: [
-                ("tcp_probe", &programs.gw_mark_segment),
-                ("sock_send_length", &programs.gw_mark_send),
-                ("tcp_rcv_space_adjust", &programs.gw_see_receive),
-                ("inet_sock_set_state", &programs.gw_see_state),
-                ("tcp_retransmit_skb", &programs.gw_see_retransmit),
-                ("tcp_cong_state_set", &programs.gw_see_ca_state),
-            ]
-            .into_iter()
-            .map(|(point, program)| explain(&format!("attach to the tracepoint {point}"), || program.attach()))
-            .collect::<Result<_>>()?,
+            _tracing: attach_tracing(programs)?,
         }))
     }
 
@@ -264,6 +254,20 @@ impl FlowMonitor {
     fn counters(&self) -> Result<types::bss> {
         records::counters(&self.counters, "connections")
     }
+}
+
+fn attach_tracing(programs: &skeleton::FlowMonitorProgs<'_>) -> Result<Vec<Link>> {
+    [
+        ("tcp_probe", &programs.gw_mark_segment),
+        ("sock_send_length", &programs.gw_mark_send),
+        ("tcp_rcv_space_adjust", &programs.gw_see_receive),
+        ("inet_sock_set_state", &programs.gw_see_state),
+        ("tcp_retransmit_skb", &programs.gw_see_retransmit),
+        ("tcp_cong_state_set", &programs.gw_see_ca_state),
+    ]
+    .into_iter()
+    .map(|(point, program)| explain(&format!("attach to the tracepoint {point}"), || program.attach()))
+    .collect()
 }
 
 /// A kind that this build does not know is left out.

@@ -18,7 +18,7 @@ use giveway_engine::network::{MOST_CGROUPS, MOST_PROCESSES, MOST_TOLD};
 use giveway_engine::queue::traffic::Refusal;
 use giveway_engine::queue::{BackgroundFlow, Plan};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, ProgramMut};
+use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, MapMut, ProgramMut};
 
 use crate::kernel::bpf::attach_to_tracepoint;
 use crate::kernel::libbpf_log::explain;
@@ -168,33 +168,9 @@ impl Admission {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::AdmissionSkelBuilder::default();
         let mut open = explain("open admission", || builder.open(&mut storage))?;
-        let constants = open.maps.rodata_data.as_deref_mut();
-        let constants = constants.context("admission has no constants")?;
-        constants.netns_inum = netns_inum;
-        constants.nice_makers = match &nice {
-            Nice::ByUsers => types::gw_nice_makers::GW_NICE_BY_USERS,
-            Nice::Noted(_) => types::gw_nice_makers::GW_NICE_NOTED,
-            Nice::ByAnybody => types::gw_nice_makers::GW_NICE_BY_ANYBODY,
-        };
-        constants.has_records = records.is_some() && check_release(NOTES_NEED).is_ok();
-        if let Some(records) = records {
-            explain("use what was chosen for tasks", || {
-                open.maps.gw_records_3.reuse_fd(records)
-            })?;
-        }
-        if let Nice::Noted(notes) = nice {
-            explain("use the notes of nice tasks", || {
-                open.maps.gw_nice_notes.reuse_fd(notes)
-            })?;
-        }
-        if let Some(requests) = requests {
-            explain("share what was received", || {
-                open.maps.chain_requests.reuse_fd(requests)
-            })?;
-        }
+        configure(&mut open, netns_inum, requests, nice, records)?;
         let skeleton = explain("load admission", || open.load())?;
         let (programs, maps) = (&skeleton.progs, &skeleton.maps);
-        let keep = |map| MapHandle::try_from(map).context("cannot keep a map of admission");
         for rule in rules {
             let (key, value) = rule_of(rule);
             maps.deadline_rules
@@ -218,16 +194,7 @@ impl Admission {
             link_state: keep(&maps.link_state)?,
             link_config: keep(&maps.link_config)?,
             queue_events: keep(&maps.queue_events)?,
-            received: ReceiveMaps {
-                treated_sockets: keep(&maps.treated_sockets)?,
-                early_sockets: keep(&maps.early_sockets)?,
-                packet_rules: keep(&maps.packet_rules)?,
-                forwarded_treatments: keep(&maps.forwarded_treatments)?,
-                treatment_of_flows: keep(&maps.treatment_of_flows)?,
-                link_config: keep(&maps.link_config)?,
-                download_ports: keep(&maps.download_ports)?,
-                local_networks: keep(&maps.local_networks)?,
-            },
+            received: receive_maps(maps)?,
         };
         Ok(Self {
             program: programs.gw_admit.as_fd().try_clone_to_owned()?,
@@ -437,4 +404,56 @@ impl Shared {
             ("queue_events", self.queue_events.as_fd()),
         ]
     }
+}
+
+/// What it is loaded with.
+fn configure(
+    open: &mut skeleton::OpenAdmissionSkel<'_>,
+    netns_inum: u32,
+    requests: Option<BorrowedFd<'_>>,
+    nice: Nice<'_>,
+    records: Option<BorrowedFd<'_>>,
+) -> Result<()> {
+    let constants = open.maps.rodata_data.as_deref_mut();
+    let constants = constants.context("admission has no constants")?;
+    constants.netns_inum = netns_inum;
+    constants.nice_makers = match &nice {
+        Nice::ByUsers => types::gw_nice_makers::GW_NICE_BY_USERS,
+        Nice::Noted(_) => types::gw_nice_makers::GW_NICE_NOTED,
+        Nice::ByAnybody => types::gw_nice_makers::GW_NICE_BY_ANYBODY,
+    };
+    constants.has_records = records.is_some() && check_release(NOTES_NEED).is_ok();
+    if let Some(records) = records {
+        explain("use what was chosen for tasks", || {
+            open.maps.gw_records_3.reuse_fd(records)
+        })?;
+    }
+    if let Nice::Noted(notes) = nice {
+        explain("use the notes of nice tasks", || {
+            open.maps.gw_nice_notes.reuse_fd(notes)
+        })?;
+    }
+    if let Some(requests) = requests {
+        explain("share what was received", || {
+            open.maps.chain_requests.reuse_fd(requests)
+        })?;
+    }
+    Ok(())
+}
+
+fn keep(map: &MapMut<'_>) -> Result<MapHandle> {
+    MapHandle::try_from(map).context("cannot keep a map of admission")
+}
+
+fn receive_maps(maps: &skeleton::AdmissionMaps<'_>) -> Result<ReceiveMaps> {
+    Ok(ReceiveMaps {
+        treated_sockets: keep(&maps.treated_sockets)?,
+        early_sockets: keep(&maps.early_sockets)?,
+        packet_rules: keep(&maps.packet_rules)?,
+        forwarded_treatments: keep(&maps.forwarded_treatments)?,
+        treatment_of_flows: keep(&maps.treatment_of_flows)?,
+        link_config: keep(&maps.link_config)?,
+        download_ports: keep(&maps.download_ports)?,
+        local_networks: keep(&maps.local_networks)?,
+    })
 }

@@ -104,39 +104,7 @@ impl MachineCheck {
             self.missing.extend(decided_before(&mut netlink, &found.links));
         }
         for link in views(config, rules, uplinks) {
-            let name = &link.interface;
-            let plan = link
-                .queue
-                .in_force
-                .as_ref()
-                .filter(|plan| plan.backend != Backend::None);
-            let would = match plan {
-                Some(plan) => plan.shown(),
-                None if link.queue.waits => "no queue until there is something to hold".to_owned(),
-                None => "no queue of giveway's".to_owned(),
-            };
-            self.lines.push(format!("{name}: {would}: {}", link.queue.why));
-            let takes_out = link.queue.waits || plan.is_some_and(|plan| plan.backend == Backend::Htb);
-            if let Some(mbit) = link.download_rate_mbit {
-                self.lines.push(format!(
-                    "{name}: bulk and background downloads yield, within {:.0}% of {mbit} Mbit/s",
-                    PART * 100.0
-                ));
-            }
-            if spares_local(config, name) && !takes_out && link.download_rate_mbit.is_none() {
-                self.missing.push(format!(
-                    "local = \"unlimited\" does nothing on {name}: that takes htb with a known rate, as by rate_mbit ({})",
-                    link.queue.why
-                ));
-            }
-            let paces = plan.is_some_and(|plan| plan.tuning.rate_bytes_per_s.is_some());
-            let is_promised = !config.deadline.is_empty() || !config.chain.is_empty();
-            if is_promised && !paces {
-                self.missing.push(format!(
-                    "[[deadline]] promises nothing on {name}: that takes a queue with a known rate ({})",
-                    link.queue.why
-                ));
-            }
+            self.link(config, &link);
         }
         if config.queue.backend == BackendName::Qdisc
             && let Err(why) = Types::load().bpf_qdisc()
@@ -144,6 +112,43 @@ impl MachineCheck {
             self.missing.push(format!(
                 "[queue] backend = \"qdisc\" is not to be had: {}",
                 one_line(&why)
+            ));
+        }
+    }
+
+    /// What would be put up on it, and what would do nothing there.
+    fn link(&mut self, config: &Config, link: &LinkView) {
+        let name = &link.interface;
+        let plan = link
+            .queue
+            .in_force
+            .as_ref()
+            .filter(|plan| plan.backend != Backend::None);
+        let would = match plan {
+            Some(plan) => plan.shown(),
+            None if link.queue.waits => "no queue until there is something to hold".to_owned(),
+            None => "no queue of giveway's".to_owned(),
+        };
+        self.lines.push(format!("{name}: {would}: {}", link.queue.why));
+        let takes_out = link.queue.waits || plan.is_some_and(|plan| plan.backend == Backend::Htb);
+        if let Some(mbit) = link.download_rate_mbit {
+            self.lines.push(format!(
+                "{name}: bulk and background downloads yield, within {:.0}% of {mbit} Mbit/s",
+                PART * 100.0
+            ));
+        }
+        if spares_local(config, name) && !takes_out && link.download_rate_mbit.is_none() {
+            self.missing.push(format!(
+                "local = \"unlimited\" does nothing on {name}: that takes htb with a known rate, as by rate_mbit ({})",
+                link.queue.why
+            ));
+        }
+        let paces = plan.is_some_and(|plan| plan.tuning.rate_bytes_per_s.is_some());
+        let is_promised = !config.deadline.is_empty() || !config.chain.is_empty();
+        if is_promised && !paces {
+            self.missing.push(format!(
+                "[[deadline]] promises nothing on {name}: that takes a queue with a known rate ({})",
+                link.queue.why
             ));
         }
     }

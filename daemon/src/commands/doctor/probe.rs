@@ -48,6 +48,7 @@ impl Capability {
 }
 
 /// Tries everything; takes about a second.
+// Long: a table, an entry a capability.
 pub fn capabilities() -> Vec<Capability> {
     let types = Types::load();
     let mut list = vec![

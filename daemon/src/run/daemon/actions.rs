@@ -68,6 +68,7 @@ impl Running {
         self.daemon.queue.set_detours(links).map(|()| refused)
     }
 
+    // Long: an arm an action, each a few lines.
     pub(super) fn carry_out(&mut self, actions: Vec<Action>) -> Result<Vec<Input<'static>>> {
         let mut outcomes = Vec::new();
         let mut limits = Vec::new();

@@ -257,20 +257,7 @@ impl Running {
         {
             self.by_hand.awaited.push((set.clone(), now() + AWAITED));
         }
-        self.by_hand.all.push(set.clone());
-        let outcome = self.keep_by_hand().and_then(|()| self.mark(&set));
-        let marked = match outcome {
-            Ok(marked) => marked,
-            Err(error) => {
-                self.by_hand.all.pop();
-                if let Some(limit) = before.limit {
-                    let _ = self.limit_by_hand(&before, limit.rates);
-                }
-                self.by_hand.all.extend(at.map(|_| before));
-                let _ = self.keep_by_hand();
-                return Err(error);
-            }
-        };
+        let marked = self.keep_set(&set, before, at.is_some())?;
         self.feed_by_hand(&format!("uid {uid} has asked for it"), marked)?;
         let mut answer = self.by_hand_now(asker);
         answer.not_enforced = self.daemon.engine.shortfalls_of(set.class, rates);
@@ -280,6 +267,21 @@ impl Running {
         answer.not_enforced.extend(lacks);
         (answer.target, answer.changed) = (Some(set.target.shown()), changed);
         Ok(answer)
+    }
+
+    /// Where that fails, all is as it was before.
+    fn keep_set(&mut self, set: &SetByHand, before: SetByHand, was_set: bool) -> Result<BTreeSet<ProcessId>> {
+        self.by_hand.all.push(set.clone());
+        let outcome = self.keep_by_hand().and_then(|()| self.mark(set));
+        if outcome.is_err() {
+            self.by_hand.all.pop();
+            if let Some(limit) = before.limit {
+                let _ = self.limit_by_hand(&before, limit.rates);
+            }
+            self.by_hand.all.extend(was_set.then_some(before));
+            let _ = self.keep_by_hand();
+        }
+        outcome
     }
 
     fn clear(&mut self, named: &TargetId, what: SettingKind, asker: Asker) -> Result<ByHandNow> {

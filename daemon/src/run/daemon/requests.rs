@@ -8,7 +8,7 @@ use giveway_engine::model::{Choice, ChosenLimit, Class, LimitNumber, Process, Ra
 use giveway_engine::network::action::Input;
 use giveway_engine::queue::Backend;
 use giveway_engine::queue::links::LinkView;
-use giveway_engine::status::{DaemonStatus, Status};
+use giveway_engine::status::{DaemonStatus, NetworkStatus, Status};
 use tokio::sync::mpsc;
 
 use super::Running;
@@ -83,46 +83,6 @@ impl Running {
     fn status(&self) -> Status {
         let daemon = &self.daemon;
         let network = daemon.engine.status(now());
-        let left_out = (!self.found.left_out.is_empty()).then(|| {
-            let (more, most) = (self.found.left_out.len(), self.found.links.len());
-            let names: Vec<&str> = self.found.left_out.iter().take(most).map(String::as_str).collect();
-            let and_more = if more > most { ", ..." } else { "" };
-            format!(
-                "{more} more interfaces have a default route than the {most} that are managed ({}{and_more}): name those that \
-                 matter in `interfaces`",
-                names.join(", ")
-            )
-        });
-        let unread_tables = (self.found.unread_tables > 0).then(|| {
-            format!(
-                "`ip rule` leads to {} more routing tables than are read: name the interfaces that matter in `interfaces`",
-                self.found.unread_tables
-            )
-        });
-        let promises = |link: &LinkView| {
-            let plan = link.queue.in_force.as_ref();
-            plan.is_some_and(|plan| plan.backend != Backend::None && plan.tuning.rate_bytes_per_s.is_some())
-        };
-        let unpromised = (!daemon.config.deadline.is_empty() && !network.links.iter().any(promises)).then(|| {
-            "[[deadline]] promises nothing: no link has a queue with a known rate now (the lines of the links say why; `rate_mbit` in \
-             [link], or in its [[uplink]], names it)"
-                .to_owned()
-        });
-        let unmanaged = daemon.engine.unmanaged().into_iter();
-        let past_deadlines = unmanaged.filter(|_| !daemon.config.deadline.is_empty()).map(|device| {
-            format!(
-                "[[deadline]] promises nothing for what leaves by {}, which is not managed ({})",
-                device.shown(),
-                daemon.engine.how_to_manage(&device.name)
-            )
-        });
-        let tunnels = daemon.engine.managed_tunnels().into_iter();
-        let tunnels = tunnels.filter(|_| !daemon.config.deadline.is_empty()).map(|device| {
-            format!(
-                "[[deadline]] promises no more than that packets leave {} in time: what they wait on the link below it is not counted",
-                device.shown()
-            )
-        });
         let paused = self.pause.as_ref().map(Pause::shown);
         let all_sockets = daemon.monitor.why_all_sockets();
         let all_sockets = all_sockets.map(|why| format!("each pass goes over all sockets, and costs more: {why}"));
@@ -147,13 +107,10 @@ impl Running {
                     .cloned()
                     .chain(walker::hindrances().iter().map(ToString::to_string))
                     .chain(missing)
-                    .chain(left_out)
-                    .chain(unread_tables)
+                    .chain(self.unmanaged_links())
                     .chain(daemon.choice.awaited(&self.found))
                     .chain(daemon.choice.unmanaged(&daemon.config.uplink, &self.found))
-                    .chain(unpromised)
-                    .chain(past_deadlines)
-                    .chain(tunnels)
+                    .chain(self.unpromised_deadlines(&network))
                     .chain(daemon.rules.missing(!daemon.engine.limiting_sent().is_empty()))
                     .chain(daemon.download.missing())
                     .chain(daemon.owners.missing().cloned())
@@ -167,6 +124,58 @@ impl Running {
             priority: None,
             changes: [daemon.engine.changes(), daemon.receiver.changes()].concat(),
         }
+    }
+
+    /// There are more than are managed, or may be.
+    fn unmanaged_links(&self) -> impl Iterator<Item = String> + use<> {
+        let left_out = (!self.found.left_out.is_empty()).then(|| {
+            let (more, most) = (self.found.left_out.len(), self.found.links.len());
+            let names: Vec<&str> = self.found.left_out.iter().take(most).map(String::as_str).collect();
+            let and_more = if more > most { ", ..." } else { "" };
+            format!(
+                "{more} more interfaces have a default route than the {most} that are managed ({}{and_more}): name those that \
+                 matter in `interfaces`",
+                names.join(", ")
+            )
+        });
+        let unread_tables = (self.found.unread_tables > 0).then(|| {
+            format!(
+                "`ip rule` leads to {} more routing tables than are read: name the interfaces that matter in `interfaces`",
+                self.found.unread_tables
+            )
+        });
+        left_out.into_iter().chain(unread_tables)
+    }
+
+    /// Where `[[deadline]]` promises less than it seems to.
+    fn unpromised_deadlines(&self, network: &NetworkStatus) -> Vec<String> {
+        let daemon = &self.daemon;
+        if daemon.config.deadline.is_empty() {
+            return Vec::new();
+        }
+        let promises = |link: &LinkView| {
+            let plan = link.queue.in_force.as_ref();
+            plan.is_some_and(|plan| plan.backend != Backend::None && plan.tuning.rate_bytes_per_s.is_some())
+        };
+        let unpromised = (!network.links.iter().any(promises)).then(|| {
+            "[[deadline]] promises nothing: no link has a queue with a known rate now (the lines of the links say why; `rate_mbit` in \
+             [link], or in its [[uplink]], names it)"
+                .to_owned()
+        });
+        let past_deadlines = daemon.engine.unmanaged().into_iter().map(|device| {
+            format!(
+                "[[deadline]] promises nothing for what leaves by {}, which is not managed ({})",
+                device.shown(),
+                daemon.engine.how_to_manage(&device.name)
+            )
+        });
+        let tunnels = daemon.engine.managed_tunnels().into_iter().map(|device| {
+            format!(
+                "[[deadline]] promises no more than that packets leave {} in time: what they wait on the link below it is not counted",
+                device.shown()
+            )
+        });
+        unpromised.into_iter().chain(past_deadlines).chain(tunnels).collect()
     }
 
     /// And where it is not enforced, as far as that is known before the command sends anything.

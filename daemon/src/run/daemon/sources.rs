@@ -244,14 +244,7 @@ impl Running {
             let way = Way::Sent;
             self.step_alone(Input::DetourLost { way, why })?;
         }
-        // By the names that they have now.
-        let mut links = self.daemon.queue.in_force();
-        for (ifindex, name) in &mut links {
-            let now = self.found.links.iter().find(|(found, _)| found == ifindex);
-            if let Some((_, now)) = now {
-                name.clone_from(now);
-            }
-        }
+        let links = self.links_in_force();
         let arrivals = self.daemon.download.arrivals(&links).and_then(|arrivals| {
             let departures = self.daemon.upload.departures(&arrivals)?;
             Ok((arrivals, departures))
@@ -294,6 +287,18 @@ impl Running {
             arrivals,
             counted,
         })
+    }
+
+    /// By the names that they have now.
+    fn links_in_force(&self) -> Vec<(u32, String)> {
+        let mut links = self.daemon.queue.in_force();
+        for (ifindex, name) in &mut links {
+            let now = self.found.links.iter().find(|(found, _)| found == ifindex);
+            if let Some((_, now)) = now {
+                name.clone_from(now);
+            }
+        }
+        links
     }
 
     /// What has come by links where bulk and background have what is left.

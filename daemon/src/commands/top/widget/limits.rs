@@ -63,6 +63,7 @@ impl TableRow for LimitRow<'_> {
     }
 }
 
+// Long: a table, an entry a column.
 fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
     let number = |title, rank, cell: fn(&LimitRow<'a>, &Theme, usize) -> Cell, order: Option<Order<'a>>| Column {
         title,

@@ -185,6 +185,7 @@ fn of_names<'a>() -> [Column<SocketRow<'a>>; 4] {
     ]
 }
 
+// Long: a table, an entry a column.
 fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
     let number = |title, least, rank, cell, order| Column {
         title,

@@ -30,6 +30,7 @@ impl RulesLoop {
     }
 
     /// Returns why a grant among these was refused.
+    // Long: an arm an action.
     pub(super) fn carry_out(&mut self, actions: Vec<Action>, mut handle: Option<Handle>) -> Option<String> {
         let mut actions = VecDeque::from(actions);
         let mut refused = None;
