@@ -67,12 +67,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
             "failed": undone.failed,
         }))?;
     } else {
-        print_ended(stopped, killed, is_removed)?;
-        match by_guardian {
-            Some(undone) => print_line(format_args!("put back by its guardian: {undone}"))?,
-            None if is_removed => print_line("what its guardian put back is in the daemon's log")?,
-            None => {}
-        }
+        print_ended(stopped, killed, is_removed, by_guardian.as_ref())?;
         print(&lines("left over", &undone.lines))?;
     }
     if !undone.failed.is_empty() {
@@ -119,7 +114,12 @@ fn undo_rest(place: &Place, asked: Result<()>, unnoted: Option<UnnotedCount>) ->
     undone
 }
 
-fn print_ended(stopped: Option<u32>, killed: Option<u32>, is_removed: bool) -> Result<()> {
+fn print_ended(
+    stopped: Option<u32>,
+    killed: Option<u32>,
+    is_removed: bool,
+    by_guardian: Option<&String>,
+) -> Result<()> {
     match (stopped, killed) {
         (Some(pid), _) => print_line(format_args!("the daemon (pid {pid}) has undone its work and ended"))?,
         (None, Some(pid)) if is_removed => print_line(format_args!(
@@ -127,6 +127,11 @@ fn print_ended(stopped: Option<u32>, killed: Option<u32>, is_removed: bool) -> R
         ))?,
         (None, Some(pid)) => print_line(format_args!("the daemon (pid {pid}) did not answer and was killed"))?,
         (None, None) => print_line("no daemon runs in this network namespace")?,
+    }
+    match by_guardian {
+        Some(undone) => print_line(format_args!("put back by its guardian: {undone}"))?,
+        None if is_removed => print_line("what its guardian put back is in the daemon's log")?,
+        None => {}
     }
     Ok(())
 }

@@ -84,9 +84,7 @@ impl SocketActuator for ControlActuator {
         let map_id = self.map_id;
         self.journal.add(&[CapEntry::Marked { map_id }])?;
         let wanted = wanted.iter().map(|(cookie, value)| (*cookie, control(value)));
-        let (told, gone) = self.walk.run(wanted.collect(), of)?;
-        let gone = gone.into_iter().map(|cookie| (cookie, Outcome::Gone));
-        Ok(told.iter().map(outcome).chain(gone).collect())
+        self.walk.apply(wanted.collect(), outcome)
     }
 
     fn revert(&mut self) -> Result<usize> {
@@ -107,10 +105,6 @@ fn control(value: &Value) -> types::gw_control {
     control
 }
 
-fn of(o: &types::gw_control_outcome) -> Cookie {
-    Cookie(o.cookie)
-}
-
 fn outcome(o: &types::gw_control_outcome) -> (Cookie, Outcome) {
     let outcome = match o.kind {
         types::gw_outcome_kind::GW_APPLIED | types::gw_outcome_kind::GW_UNCHANGED => Outcome::Applied,
@@ -121,5 +115,5 @@ fn outcome(o: &types::gw_control_outcome) -> (Cookie, Outcome) {
             errno: shown_errno(-o.error),
         },
     };
-    (of(o), outcome)
+    (Cookie(o.cookie), outcome)
 }

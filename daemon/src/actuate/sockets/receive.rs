@@ -115,9 +115,7 @@ impl SocketActuator for ReceiveActuator {
             journal.add(&[CapEntry::Marked { map_id: self.map_id }])?;
         }
         let named = |(cookie, value): &(Cookie, Value)| (*cookie, types::gw_receiver_wanted { window: wish(value) });
-        let (told, gone) = self.walk.run(wanted.iter().map(named).collect(), of)?;
-        let gone = gone.into_iter().map(|cookie| (cookie, Outcome::Gone));
-        Ok(told.iter().map(outcome).chain(gone).collect())
+        self.walk.apply(wanted.iter().map(named).collect(), outcome)
     }
 
     fn revert(&mut self) -> Result<usize> {
@@ -144,10 +142,6 @@ fn wish(value: &Value) -> u32 {
     }
 }
 
-fn of(o: &types::gw_receiver_outcome) -> Cookie {
-    Cookie(o.cookie)
-}
-
 fn outcome(o: &types::gw_receiver_outcome) -> (Cookie, Outcome) {
     let outcome = match o.kind {
         types::gw_outcome_kind::GW_APPLIED => Outcome::Applied,
@@ -155,5 +149,5 @@ fn outcome(o: &types::gw_receiver_outcome) -> (Cookie, Outcome) {
             errno: shown_errno(-o.error),
         },
     };
-    (of(o), outcome)
+    (Cookie(o.cookie), outcome)
 }

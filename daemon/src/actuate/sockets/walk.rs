@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result};
 use giveway_engine::model::Cookie;
+use giveway_engine::network::action::Outcome;
 use libbpf_rs::{ErrorKind, Link, MapCore as _, MapFlags, MapHandle};
 
 use crate::kernel::records::{Record, bytes_of};
@@ -49,6 +50,17 @@ impl SocketWalk {
             );
         }
         Ok((told, gone))
+    }
+
+    /// The same, with an outcome for each.
+    pub fn apply<W: Record, O: Record>(
+        &mut self,
+        wanted: BTreeMap<Cookie, W>,
+        outcome: impl Fn(&O) -> (Cookie, Outcome),
+    ) -> Result<Vec<(Cookie, Outcome)>> {
+        let (told, gone) = self.run(wanted, |of| outcome(of).0)?;
+        let gone = gone.into_iter().map(|cookie| (cookie, Outcome::Gone));
+        Ok(told.iter().map(&outcome).chain(gone).collect())
     }
 
     fn stage<W: Record>(&self, wanted: &[(Cookie, W)]) -> Result<()> {
