@@ -25,7 +25,7 @@ pub enum Request {
     Record,
     /// Sets these for what runs already; answered by [`ByHandNow`], as the next two.
     Set {
-        target: Named,
+        target: TargetId,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         class: Option<Class>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,8 +34,8 @@ pub enum Request {
         download_limit_mbit: Option<f64>,
     },
     Clear {
-        target: Named,
-        what: Part,
+        target: TargetId,
+        what: SettingKind,
     },
     ByHand,
     /// Adds a rule; answered by nothing but consent, as the next one.
@@ -47,13 +47,13 @@ pub enum Request {
     },
     /// One [`giveway_engine::priority::PriorityStatus`].
     RealtimeList,
-    /// Real time for the asking process itself, which is about to become another program; answered by [`Launched`].
+    /// Real time for the asking process itself, which is about to become another program; answered by [`LaunchTerms`].
     Launch {
         policy: SchedPolicyName,
         priority: u32,
         cpus: Vec<u32>,
     },
-    /// This class for the asking process, and for what it starts; answered by [`Chosen`].
+    /// This class for the asking process, and for what it starts; answered by [`ChoiceOutcome`].
     Choose {
         #[serde(default)]
         class: Option<Class>,
@@ -76,7 +76,7 @@ pub enum Request {
     },
     ActiveNone,
     ActiveList,
-    /// Read the rules for classes again; answered by [`Reloaded`].
+    /// Read the rules for classes again; answered by [`ReloadSummary`].
     Reload,
     /// Nothing is in force for as long as this connection lives, and no longer than so many seconds; answered by
     /// [`PausedView`](giveway_engine::status::PausedView) when everything is taken back.
@@ -104,7 +104,7 @@ pub enum Request {
 /// What runs already, as a client names it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Named {
+pub enum TargetId {
     /// With all that it starts. As the initial pid namespace counts; the start tells it from another of its number.
     Process(ProcessId),
     /// By its directory's inode, so that there is no path to look up.
@@ -115,7 +115,7 @@ pub enum Named {
 /// Of what is set by hand.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum SettingKind {
     Class,
     Limit,
 }
@@ -144,14 +144,14 @@ pub const BY_HAND_SCHEMA: u32 = 1;
 
 /// What a process that was granted real time must do before it becomes another program.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct Launched {
+pub struct LaunchTerms {
     /// The RLIMIT_RTTIME to set.
     pub rttime_ms: u32,
 }
 
 /// What is known by now of what was chosen.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct Chosen {
+pub struct ChoiceOutcome {
     /// Where it is not enforced, and why.
     #[serde(default)]
     pub not_enforced: Vec<String>,
@@ -172,7 +172,7 @@ pub struct Chosen {
 
 /// The rules for classes that are in force.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Reloaded {
+pub struct ReloadSummary {
     pub rules: usize,
     /// Sections of giveway.toml that have changed since the start and count at the next one.
     #[serde(default)]

@@ -22,7 +22,7 @@ impl Display for Code {
 }
 
 /// The error and its causes, but for those that say nothing.
-pub fn told(error: &anyhow::Error) -> String {
+pub fn message(error: &anyhow::Error) -> String {
     let causes = error.chain().map(ToString::to_string);
     causes.filter(|cause| !cause.is_empty()).collect::<Vec<_>>().join(": ")
 }
@@ -47,10 +47,10 @@ mod tests {
             .context(Code(125))
             .context("it was not run");
         assert_eq!(
-            (told(&error).as_str(), code(&error)),
+            (message(&error).as_str(), code(&error)),
             ("it was not run: no daemon", 125)
         );
         let plain = Err::<(), _>(Usage("a".to_owned())).context("b").unwrap_err();
-        assert_eq!((told(&plain), code(&plain)), (format!("{plain:#}"), 2));
+        assert_eq!((message(&plain), code(&plain)), (format!("{plain:#}"), 2));
     }
 }

@@ -27,17 +27,17 @@ use crate::actuate::nice;
 use crate::actuate::sockets::cap::marks;
 use crate::actuate::thread::{leave_priority, take_priority};
 use crate::holder::Holder;
-use crate::journal::Undone;
+use crate::journal::UndoReport;
 use crate::kernel::calls::pidfd_of_thread;
 use crate::kernel::process::Handle;
-use crate::kernel::process::end::Named;
+use crate::kernel::process::end::ProcessIdentity;
 use crate::kernel::tasks::Threads;
 use crate::kernel::{give_back_memory, signals};
-use crate::life::{DAEMON, LONG_WORK, Life, Sight, Sign, Watch, Who};
+use crate::life::{DAEMON, Heartbeat, LONG_WORK, Life, Observation, Watch, WatchedTask};
 use crate::place::Place;
 use crate::presence::{Role, announce};
 use crate::say;
-use crate::undo::{self, Held, Undoing};
+use crate::undo::{self, OpenJournals, UndoRun};
 
 pub mod guarded;
 
@@ -51,13 +51,13 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(50);
 struct Guardian {
     place: Place,
     life: Life,
-    named: Named,
+    named: ProcessIdentity,
     lock: File,
     /// None where it was dead before, too.
     daemon: Option<Handle>,
     threads: Option<Threads>,
     /// Of the journals, should they be removed.
-    journals: Held,
+    journals: OpenJournals,
     /// Held until everything is undone. None where caps are undone by value.
     marks: Option<MapHandle>,
     /// The same. None until a process is made nice.
@@ -67,15 +67,15 @@ struct Guardian {
     thread: Option<(u32, OwnedFd)>,
     /// The one whose end has been told.
     ended: Option<u32>,
-    set_back: Undone,
+    set_back: UndoReport,
 }
 
 /// What became of the daemon.
-enum End {
+enum DaemonEnd {
     /// It has undone everything by itself.
     Over,
     Died,
-    Hung(Who),
+    Hung(WatchedTask),
 }
 
 /// The guardian's whole life.
@@ -86,7 +86,7 @@ pub fn run() -> Result<()> {
     }
     let life = Life::of(std::io::stdout()).context("the guardian is started by `giveway run` itself")?;
     let named = life.daemon().context("the page of signs of life names no daemon")?;
-    let sign = life.sign(Who::Guardian);
+    let heartbeat = life.heartbeat(WatchedTask::Guardian);
     // One that replaces another is started after the daemon has bounded its own thread by this.
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_RTTIME) {
         let _ = setrlimit(Resource::RLIMIT_RTTIME, hard, hard);
@@ -108,18 +108,18 @@ pub fn run() -> Result<()> {
         named,
         daemon: None,
         threads: None,
-        journals: Held::default(),
+        journals: OpenJournals::default(),
         marks: None,
         nice_notes: None,
         pipe,
         thread: None,
         ended: None,
-        set_back: Undone::default(),
+        set_back: UndoReport::default(),
         place,
         life,
     };
-    let end = guardian.wait(&sign)?;
-    if let End::Over = end {
+    let end = guardian.wait(&heartbeat)?;
+    if let DaemonEnd::Over = end {
         return Ok(());
     }
     // First of all: what has died is left alone by this, and what has not does nothing more.
@@ -127,7 +127,7 @@ pub fn run() -> Result<()> {
         guardian.set_back.failed.push(format!("{error:#}"));
     }
     let how = match end {
-        End::Hung(who) => format!("{who} of the daemon gave no sign of life, so it was killed"),
+        DaemonEnd::Hung(who) => format!("{who} of the daemon gave no sign of life, so it was killed"),
         _ => "the daemon died".to_owned(),
     };
     guardian.undo(&how);
@@ -136,10 +136,10 @@ pub fn run() -> Result<()> {
 }
 
 impl Guardian {
-    fn wait(&mut self, sign: &Sign) -> Result<End> {
+    fn wait(&mut self, heartbeat: &Heartbeat) -> Result<DaemonEnd> {
         let mut watch = Watch::default();
         loop {
-            sign.give();
+            heartbeat.beat();
             self.follow();
             let mut sources = vec![PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)];
             let thread = self.thread.iter().map(|(_, thread)| thread);
@@ -151,18 +151,22 @@ impl Guardian {
             let happened = |source: usize| sources.get(source).and_then(PollFd::any).unwrap_or_default();
             let (is_dead, is_thread_dead) = (happened(0), happened(1));
             if is_dead {
-                return Ok(if self.life.is_over() { End::Over } else { End::Died });
+                return Ok(if self.life.is_over() {
+                    DaemonEnd::Over
+                } else {
+                    DaemonEnd::Died
+                });
             }
             if is_thread_dead {
                 // A daemon that took this for a hang would start another one beside it.
-                sign.give_for(LONG_WORK);
+                heartbeat.beat_before(LONG_WORK);
                 // Whatever fails here is tried again when the rest has died.
-                let undoing = Undoing::begin(&self.place, false).with(&self.journals);
+                let undoing = UndoRun::begin(&self.place, false).with(&self.journals);
                 self.set_back.extend(undoing.realtime());
                 self.ended = self.thread.take().map(|(tid, _)| tid);
             }
-            if let Some(who) = watch.look(self.life, &DAEMON, self.sight()) {
-                return Ok(End::Hung(who));
+            if let Some(who) = watch.find_overdue(self.life, &DAEMON, self.sight()) {
+                return Ok(DaemonEnd::Hung(who));
             }
         }
     }
@@ -191,17 +195,17 @@ impl Guardian {
                 .nice_notes()
                 .and_then(|id| nice::notes_of(&self.place.pins(), id).ok()?);
         }
-        let tid = self.life.tid(Who::Rules).filter(|tid| self.ended != Some(*tid));
+        let tid = self.life.tid(WatchedTask::Rules).filter(|tid| self.ended != Some(*tid));
         if tid != self.thread.as_ref().map(|(tid, _)| *tid) {
             self.thread = tid.and_then(|tid| Some((tid, pidfd_of_thread(tid).ok()?)));
         }
     }
 
-    fn sight(&self) -> Sight<'_> {
+    fn sight(&self) -> Observation<'_> {
         let process_cpu = || self.daemon.as_ref().map(Handle::cpu).unwrap_or_default();
         self.threads
             .as_ref()
-            .map_or_else(|| Sight::Process(process_cpu()), Sight::Threads)
+            .map_or_else(|| Observation::Process(process_cpu()), Observation::Threads)
     }
 
     fn is_alive(&self) -> bool {
@@ -229,7 +233,7 @@ impl Guardian {
         let Some(_lock) = claim(self.lock, self.named) else {
             return;
         };
-        let mut undoing = Undoing::begin(&self.place, false).with(&self.journals);
+        let mut undoing = UndoRun::begin(&self.place, false).with(&self.journals);
         undoing.undone.extend(self.set_back);
         undoing.threads();
         // What computed without end does so no more; the rest needs no priority.
@@ -268,7 +272,7 @@ impl Guardian {
             while undo::goes_on() {
                 thread::sleep(BETWEEN_TRIES);
             }
-            (begun, undone, is_again) = (Instant::now(), Undone::default(), true);
+            (begun, undone, is_again) = (Instant::now(), UndoReport::default(), true);
         }
     }
 }
@@ -284,7 +288,7 @@ fn leave_report(place: Place, report: String) {
 
 /// Whether this guardian is the one to undo: it has the lock, or the daemon that it guarded, which is dead, has it still.
 /// Whoever takes over next ends the guardian first ([`crate::holder`]), so no lock is needed against that.
-fn claim(lock: File, daemon: Named) -> Option<Option<Flock<File>>> {
+fn claim(lock: File, daemon: ProcessIdentity) -> Option<Option<Flock<File>>> {
     match Flock::lock(lock, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Some(Some(lock)),
         Err((lock, _)) => (Holder::read(&lock).daemon == Some(daemon)).then_some(None),

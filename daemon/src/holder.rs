@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use anyhow::Result;
 
 use crate::kernel::boot;
-use crate::kernel::process::end::Named;
+use crate::kernel::process::end::ProcessIdentity;
 
 const LONGEST: usize = 256;
 /// The line that says in which boot the others were written.
@@ -16,8 +16,8 @@ const BOOT: &str = "boot ";
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Holder {
-    pub daemon: Option<Named>,
-    pub guardian: Option<Named>,
+    pub daemon: Option<ProcessIdentity>,
+    pub guardian: Option<ProcessIdentity>,
 }
 
 impl Holder {
@@ -37,7 +37,7 @@ impl Holder {
         }
         let process = |line: &str| {
             let words: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
-            Named::from_words(words.ok()?.try_into().ok()?)
+            ProcessIdentity::from_words(words.ok()?.try_into().ok()?)
         };
         let mut lines = text.lines().map(process);
         Self {
@@ -49,14 +49,14 @@ impl Holder {
     /// This process, with its guardian.
     pub fn own(guardian: Option<u32>) -> Result<Self> {
         Ok(Self {
-            daemon: Some(Named::own()?),
-            guardian: guardian.map(Named::of).transpose()?.flatten(),
+            daemon: Some(ProcessIdentity::own()?),
+            guardian: guardian.map(ProcessIdentity::of).transpose()?.flatten(),
         })
     }
 
     pub fn write(&self, lock: &File) -> io::Result<()> {
         let both = [self.daemon, self.guardian].into_iter().flatten();
-        let line = |named: Named| named.to_words().map(|word| word.to_string()).join(" ") + "\n";
+        let line = |named: ProcessIdentity| named.to_words().map(|word| word.to_string()).join(" ") + "\n";
         let boot = boot::id().map(|id| format!("{BOOT}{id}\n"));
         // Its place is after both of them.
         let text: String = both.map(line).chain(boot).collect();

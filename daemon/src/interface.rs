@@ -37,7 +37,7 @@ impl Display for Choice {
 
 /// What is to be managed now.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Found {
+pub struct ManagedLinks {
     /// The one of the access point: the first that was named, else the preferred default route's; None while it is not
     /// up.
     pub first: Option<Interface>,
@@ -54,7 +54,7 @@ impl Choice {
     ///
     /// # Errors
     /// Where that cannot be told now.
-    pub fn find(&self) -> Result<Found> {
+    pub fn find(&self) -> Result<ManagedLinks> {
         let Defaults { names, unread_tables } = match self {
             Self::Named(names) => Defaults {
                 names: names.clone(),
@@ -64,9 +64,9 @@ impl Choice {
         };
         let addresses: Vec<_> = getifaddrs()?.collect();
         let is_managed = |flags: InterfaceFlags| flags & UP_OR_LOOPBACK == InterfaceFlags::IFF_UP;
-        let mut found = Found {
+        let mut found = ManagedLinks {
             unread_tables,
-            ..Found::default()
+            ..ManagedLinks::default()
         };
         for (place, name) in names.into_iter().enumerate() {
             let mut of_it = addresses.iter().filter(|a| a.interface_name == name);
@@ -97,7 +97,7 @@ impl Choice {
 
 impl Choice {
     /// Those that were named and are not up, where others are.
-    pub fn awaited(&self, found: &Found) -> Vec<String> {
+    pub fn awaited(&self, found: &ManagedLinks) -> Vec<String> {
         let Self::Named(names) = self else { return Vec::new() };
         let is_there = |name: &String| found.links.is_empty() || found.links.iter().any(|(_, there)| there == name);
         let missing = names.iter().filter(|name| !is_there(name));
@@ -109,7 +109,7 @@ impl Choice {
 
 impl Choice {
     /// Each [[uplink]] that says something of a link that is not managed now, where that is by its default route.
-    pub fn unmanaged(&self, uplinks: &[UplinkSection], found: &Found) -> Vec<String> {
+    pub fn unmanaged(&self, uplinks: &[UplinkSection], found: &ManagedLinks) -> Vec<String> {
         if matches!(self, Self::Named(_)) {
             return Vec::new();
         }

@@ -4,7 +4,7 @@
 //! written and keep no other from being put back. Each writer has a file of its own, so that no thread waits for another.
 //!
 //! A journal whose file is removed by another is written anew from the file, which the writer has open. The guardian has it
-//! open too ([`crate::undo::Held`]). A writer that takes entries out, or clears the journal, empties the file that it leaves.
+//! open too ([`crate::undo::OpenJournals`]). A writer that takes entries out, or clears the journal, empties the file that it leaves.
 //! No crate's: those keep a log for the process that writes it, and here another one undoes from the open file.
 
 use std::cell::RefCell;
@@ -44,7 +44,7 @@ pub trait Entry: Serialize + DeserializeOwned {
 /// What it takes to put something back is gone: nothing can be done about it any more, so it is reported once.
 #[derive(Debug, thiserror::Error)]
 #[error("nothing can undo that any more")]
-pub struct Lost;
+pub struct Irreversible;
 
 /// A file that a journal writes to. One thread at a time has it, so nobody waits for the lock.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ thread_local! {
 }
 
 /// Writes those journals of the calling thread anew whose files were removed by another. Call it now and then.
-pub fn look_after() {
+pub fn restore_removed() {
     OPEN.with_borrow_mut(|all| {
         all.retain(|open| open.strong_count() > 0);
         for open in all.iter().filter_map(Weak::upgrade) {
@@ -219,10 +219,10 @@ impl<E: Entry> Journal<E> {
     }
 
     /// Puts everything back.
-    pub fn undo(&mut self) -> Undone {
-        look_after();
+    pub fn undo(&mut self) -> UndoReport {
+        restore_removed();
         self.forget();
-        undo(&self.path, Written::put_back::<E>, false)
+        undo(&self.path, JournalContents::put_back::<E>, false)
     }
 
     fn forget(&mut self) {
@@ -233,7 +233,7 @@ impl<E: Entry> Journal<E> {
 
 /// What was put back, or in a dry run found, and what could not be and stays journalled; a line each.
 #[derive(Debug, Default)]
-pub struct Undone {
+pub struct UndoReport {
     /// Changes of sockets among the lines.
     pub sockets: usize,
     pub lines: Vec<String>,
@@ -242,7 +242,7 @@ pub struct Undone {
     pub goes_on: bool,
 }
 
-impl Undone {
+impl UndoReport {
     pub fn is_nothing(&self) -> bool {
         self.lines.is_empty() && self.failed.is_empty()
     }
@@ -261,7 +261,7 @@ impl Undone {
     }
 }
 
-impl Display for Undone {
+impl Display for UndoReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{} sockets", self.sockets)?;
         self.lines.iter().try_for_each(|line| write!(f, ", {line}"))?;
@@ -272,30 +272,30 @@ impl Display for Undone {
 }
 
 /// Puts back what a journal holds, or in a dry run only finds it. The caller makes sure that nothing else writes to it.
-pub fn undo(path: &Path, put_back: PutBack, dry_run: bool) -> Undone {
-    let (mut undone, left) = put_back(Written::read(path.to_owned()), dry_run);
+pub fn undo(path: &Path, put_back: UndoFn, dry_run: bool) -> UndoReport {
+    let (mut undone, left) = put_back(JournalContents::read(path.to_owned()), dry_run);
     if !dry_run {
         undone.extend(left.keep());
     }
     undone
 }
 
-/// [`Written::put_back`] of a journal's entries.
-pub type PutBack = fn(Written, bool) -> (Undone, Left);
+/// [`JournalContents::put_back`] of a journal's entries.
+pub type UndoFn = fn(JournalContents, bool) -> (UndoReport, UnrestoredEntries);
 
 /// What a journal held when it was read.
-pub struct Written {
+pub struct JournalContents {
     path: PathBuf,
     lines: Vec<String>,
-    unread: Undone,
+    unread: UndoReport,
 }
 
-impl Written {
+impl JournalContents {
     pub fn empty(path: PathBuf) -> Self {
         Self {
             path,
             lines: Vec::new(),
-            unread: Undone::default(),
+            unread: UndoReport::default(),
         }
     }
 
@@ -310,14 +310,14 @@ impl Written {
 }
 
 /// What could not be put back, and is to be kept for the next time.
-pub struct Left {
+pub struct UnrestoredEntries {
     path: PathBuf,
     lines: Vec<(usize, String)>,
     /// Everything was read: what is not left may be thrown away.
     is_whole: bool,
 }
 
-impl Written {
+impl JournalContents {
     pub fn read(path: PathBuf) -> Self {
         let mut written = Self::empty(path);
         // What could not be put back is kept beside the journal, so that the next writer starts with an empty one.
@@ -333,7 +333,7 @@ impl Written {
     }
 
     /// Touches no file of the journal's.
-    pub fn put_back<E: Entry>(self, dry_run: bool) -> (Undone, Left) {
+    pub fn put_back<E: Entry>(self, dry_run: bool) -> (UndoReport, UnrestoredEntries) {
         let Self {
             path,
             lines,
@@ -360,7 +360,7 @@ impl Written {
                 Ok(lines) => lines.into_iter().for_each(|line| count(&mut counted, line)),
                 Err(error) => {
                     undone.fail(format!("{error:#}"));
-                    if !error.is::<Lost>() {
+                    if !error.is::<Irreversible>() {
                         left.push(source);
                     }
                 }
@@ -369,7 +369,7 @@ impl Written {
         undone.lines = counted.into_iter().map(shown).collect();
         (
             undone,
-            Left {
+            UnrestoredEntries {
                 path,
                 lines: left,
                 is_whole,
@@ -378,11 +378,11 @@ impl Written {
     }
 }
 
-impl Left {
+impl UnrestoredEntries {
     /// The journal is empty from now on. Returns what failed.
-    pub fn keep(self) -> Undone {
+    pub fn keep(self) -> UndoReport {
         let Self { path, lines, is_whole } = self;
-        let mut undone = Undone::default();
+        let mut undone = UndoReport::default();
         if is_whole && let Err(error) = keep(&path, &left_of(&path), lines) {
             undone.fail(format!("cannot clear {}: {error}", path.display()));
         }

@@ -59,7 +59,7 @@ pub mod way_in;
 use calls::CapabilitySet;
 pub use memory::{give_back_memory, hold_little_memory};
 pub use namespace::{is_netns_gone, net as own_netns, own_netns_cookie};
-use walker::Unwalked;
+use walker::WalkError;
 
 /// The map of this number; None where nobody holds it any more. Every other failure, as for want of descriptors, may be none
 /// the next time.
@@ -209,7 +209,7 @@ pub fn is_shortage(error: &anyhow::Error) -> bool {
         Errno::ENOBUFS,
         Errno::EAGAIN,
     ];
-    error.downcast_ref::<Unwalked>().is_some() || errno_of(error).is_some_and(|errno| SHORT.contains(&errno))
+    error.downcast_ref::<WalkError>().is_some() || errno_of(error).is_some_and(|errno| SHORT.contains(&errno))
 }
 
 /// Loads something, and tries twice more where that fails: memory or descriptors may be short for a moment, which libbpf's

@@ -48,7 +48,7 @@ impl KeyFile {
     /// # Errors
     /// When the file is missing, is no regular file, may be read or replaced by others, or holds no valid keys.
     pub fn read(&mut self) -> Result<Keyring> {
-        self.seen = self.look();
+        self.seen = self.file_stamp();
         let keys = self.load();
         if keys.as_ref().is_err_and(is_shortage) {
             // It was not the file's fault.
@@ -59,10 +59,10 @@ impl KeyFile {
 
     /// The keys, read anew where the file is not the one seen last.
     pub fn changed(&mut self) -> Option<Result<Keyring>> {
-        (self.look() != self.seen).then(|| self.read())
+        (self.file_stamp() != self.seen).then(|| self.read())
     }
 
-    fn look(&self) -> Option<(u64, i64, i64)> {
+    fn file_stamp(&self) -> Option<(u64, i64, i64)> {
         let about = fs::metadata(&self.path).ok()?;
         Some((about.ino(), about.ctime(), about.ctime_nsec()))
     }

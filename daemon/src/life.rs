@@ -16,27 +16,27 @@ use nix::unistd::gettid;
 
 use crate::kernel::life_page::{self, Page, SLOTS, Slot};
 use crate::kernel::now;
-use crate::kernel::process::end::Named;
+use crate::kernel::process::end::ProcessIdentity;
 use crate::kernel::tasks::{Thread, Threads};
 
-/// Without a sign for so long, a thread is taken for stuck: twice [`LONGEST_SLEEP`]. Who looks does so once a second, and
+/// Without a heartbeat for so long, a thread is taken for stuck: twice [`LONGEST_SLEEP`]. Who looks does so once a second, and
 /// what follows (undoing everything, starting another guardian) needs a moment too; together they stay below 6 s.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Loading programs into the kernel may take this long, and so may undoing everything.
 pub const LONG_WORK: Duration = Duration::from_secs(30);
-/// A thread that has nothing to do gives a sign so often.
+/// A thread that has nothing to do beats so often.
 pub const LONGEST_SLEEP: Duration = Duration::from_secs(2);
 /// How often to look, at least.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A look that comes later than planned by more than this counts nothing ...
 const LATE: Duration = Duration::from_millis(1500);
-/// ... and after it, everybody has this long to give a sign: the others may not have run again yet.
+/// ... and after it, everybody has this long for a heartbeat: the others may not have run again yet.
 const RECOVERY: Duration = Duration::from_secs(2);
 /// Who is runnable and gets less than this part of a CPU is starved, not stuck.
 const STARVED_BELOW: u32 = 10;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Who {
+pub enum WatchedTask {
     MainLoop,
     Rules,
     Chains,
@@ -44,9 +44,9 @@ pub enum Who {
 }
 
 /// The threads of the daemon.
-pub const DAEMON: [Who; 3] = [Who::MainLoop, Who::Rules, Who::Chains];
+pub const DAEMON: [WatchedTask; 3] = [WatchedTask::MainLoop, WatchedTask::Rules, WatchedTask::Chains];
 
-impl Display for Who {
+impl Display for WatchedTask {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::MainLoop => "the main loop",
@@ -66,14 +66,14 @@ impl Life {
     pub fn new() -> Result<(Self, OwnedFd)> {
         let file = life_page::new_file().context("cannot make the page of signs of life")?;
         let life = Self::of(&file)?;
-        for (word, own) in life.0.daemon.iter().zip(Named::own()?.to_words()) {
+        for (word, own) in life.0.daemon.iter().zip(ProcessIdentity::own()?.to_words()) {
             word.store(own, Ordering::Release);
         }
         Ok((life, file))
     }
 
-    pub fn daemon(self) -> Option<Named> {
-        Named::from_words(std::array::from_fn(|word| self.0.daemon[word].load(Ordering::Acquire)))
+    pub fn daemon(self) -> Option<ProcessIdentity> {
+        ProcessIdentity::from_words(std::array::from_fn(|word| self.0.daemon[word].load(Ordering::Acquire)))
     }
 
     /// From now on the guardian tells by this who is stuck from who is not let run.
@@ -110,31 +110,31 @@ impl Life {
         Some(self.0.nice_notes.load(Ordering::Acquire)).filter(|map_id| *map_id != 0)
     }
 
-    /// From now on the calling thread is watched, until the sign is dropped.
-    pub fn sign(self, who: Who) -> Sign {
+    /// From now on the calling thread is watched, until the heartbeat is dropped.
+    pub fn heartbeat(self, who: WatchedTask) -> Heartbeat {
         self.expect(who, gettid().as_raw().cast_unsigned());
-        Sign { slot: self.slot(who) }
+        Heartbeat { slot: self.slot(who) }
     }
 
     /// The same for another process, which is about to take over.
-    pub fn expect(self, who: Who, tid: u32) {
+    pub fn expect(self, who: WatchedTask, tid: u32) {
         let slot = self.slot(who);
         slot.promise(now() + PATIENCE);
         slot.tid.store(tid, Ordering::Release);
     }
 
-    fn slot(self, who: Who) -> &'static Slot {
+    fn slot(self, who: WatchedTask) -> &'static Slot {
         &self.0.slots[who as usize]
     }
 
     /// None where there is nobody to be watched.
-    pub fn tid(self, who: Who) -> Option<u32> {
+    pub fn tid(self, who: WatchedTask) -> Option<u32> {
         Some(self.slot(who).tid.load(Ordering::Acquire)).filter(|tid| *tid != 0)
     }
 
-    /// Whether all of these have given their signs in time.
-    pub fn is_well(self, whose: &[Who]) -> bool {
-        let is_in_time = |who: &Who| self.tid(*who).is_none() || self.slot(*who).due() >= now();
+    /// Whether all of these have beaten in time.
+    pub fn is_well(self, whose: &[WatchedTask]) -> bool {
+        let is_in_time = |who: &WatchedTask| self.tid(*who).is_none() || self.slot(*who).due() >= now();
         whose.iter().all(is_in_time)
     }
 
@@ -159,30 +159,30 @@ impl Slot {
 }
 
 /// Of one thread.
-pub struct Sign {
+pub struct Heartbeat {
     slot: &'static Slot,
 }
 
-impl Sign {
-    pub fn give(&self) {
+impl Heartbeat {
+    pub fn beat(&self) {
         self.slot.promise(now() + PATIENCE);
     }
 
-    /// Before work that takes longer: the next sign comes within this time.
-    pub fn give_for(&self, work: Duration) {
+    /// Before work that takes longer: the next beat comes within this time.
+    pub fn beat_before(&self, work: Duration) {
         self.slot.promise(now() + work);
     }
 }
 
-impl Drop for Sign {
+impl Drop for Heartbeat {
     fn drop(&mut self) {
         self.slot.tid.store(0, Ordering::Release);
     }
 }
 
-/// What a looker knows of those it watches, besides their signs.
+/// What a looker knows of those it watches, besides their heartbeats.
 #[derive(Clone, Copy)]
-pub enum Sight<'a> {
+pub enum Observation<'a> {
     Threads(&'a Threads),
     /// No more than the CPU time of their process: while it gets any, it is not stuck.
     Process(Duration),
@@ -192,12 +192,12 @@ pub enum Sight<'a> {
 pub struct Watch {
     looked: Duration,
     planned: Duration,
-    seen: [Seen; SLOTS],
+    seen: [HeartbeatState; SLOTS],
 }
 
 /// Of one thread.
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct HeartbeatState {
     due: Duration,
     /// Until it is overdue, as far as time counts.
     left: Duration,
@@ -205,7 +205,7 @@ struct Seen {
 }
 
 /// What a look finds.
-struct Found {
+struct HeartbeatReading {
     at: Duration,
     since: Duration,
     is_late: bool,
@@ -227,7 +227,7 @@ impl Default for Watch {
 
 impl Watch {
     /// One who is overdue. Call it as often as [`Self::pause`] says.
-    pub fn look(&mut self, life: Life, whose: &[Who], sight: Sight<'_>) -> Option<Who> {
+    pub fn find_overdue(&mut self, life: Life, whose: &[WatchedTask], sight: Observation<'_>) -> Option<WatchedTask> {
         let at = now();
         let since = at.saturating_sub(self.looked);
         let is_late = since > self.planned + LATE;
@@ -236,14 +236,14 @@ impl Watch {
         for who in whose {
             let seen = &mut self.seen[*who as usize];
             let Some(tid) = life.tid(*who) else {
-                *seen = Seen::default();
+                *seen = HeartbeatState::default();
                 continue;
             };
             let (thread, process_cpu) = match sight {
-                Sight::Threads(threads) => (threads.thread(tid).ok().flatten(), None),
-                Sight::Process(cpu) => (None, Some(cpu)),
+                Observation::Threads(threads) => (threads.thread(tid).ok().flatten(), None),
+                Observation::Process(cpu) => (None, Some(cpu)),
             };
-            let left = seen.look(&Found {
+            let left = seen.update(&HeartbeatReading {
                 at,
                 since,
                 is_late,
@@ -265,10 +265,10 @@ impl Watch {
     }
 }
 
-impl Seen {
+impl HeartbeatState {
     /// Returns how long it has left.
-    fn look(&mut self, found: &Found) -> Duration {
-        let Found { at, since, .. } = *found;
+    fn update(&mut self, found: &HeartbeatReading) -> Duration {
+        let HeartbeatReading { at, since, .. } = *found;
         let cpu = found.thread.map(|thread| thread.cpu).or(found.process_cpu);
         let cpu = cpu.unwrap_or(self.cpu);
         let ran = cpu.saturating_sub(self.cpu);
@@ -314,7 +314,7 @@ mod tests {
         })
     }
 
-    /// Looks once a second at one that gave its only sign at 0; returns after how many looks it is overdue.
+    /// Looks once a second at one that beat only at 0; returns after how many looks it is overdue.
     fn overdue_after(look: impl FnMut(u32) -> (Duration, bool, Option<Thread>)) -> Option<u32> {
         overdue_after_promising(PATIENCE, look)
     }
@@ -323,11 +323,11 @@ mod tests {
         due: Duration,
         mut look: impl FnMut(u32) -> (Duration, bool, Option<Thread>),
     ) -> Option<u32> {
-        let (mut seen, mut at) = (Seen::default(), Duration::ZERO);
+        let (mut seen, mut at) = (HeartbeatState::default(), Duration::ZERO);
         (0..60).find(|number| {
             let (since, is_late, thread) = look(*number);
             at += since;
-            let found = Found {
+            let found = HeartbeatReading {
                 at,
                 since,
                 is_late,
@@ -335,7 +335,7 @@ mod tests {
                 thread,
                 process_cpu: None,
             };
-            seen.look(&found).is_zero()
+            seen.update(&found).is_zero()
         })
     }
 
@@ -389,9 +389,9 @@ mod tests {
     #[test]
     fn before_threads_can_be_listed_who_gets_any_cpu_time_is_not_stuck() {
         let overdue_after = |stops_at: u32| {
-            let mut seen = Seen::default();
+            let mut seen = HeartbeatState::default();
             (0..60).find(|number| {
-                let found = Found {
+                let found = HeartbeatReading {
                     at: *number * SECOND,
                     since: SECOND,
                     is_late: false,
@@ -399,7 +399,7 @@ mod tests {
                     thread: None,
                     process_cpu: Some((*number).min(stops_at) * SECOND / 1000 + SECOND),
                 };
-                seen.look(&found).is_zero()
+                seen.update(&found).is_zero()
             })
         };
         assert_eq!(overdue_after(60), None);
@@ -427,15 +427,15 @@ mod tests {
         life.list_by(&tasks.threads).unwrap();
         let own = other.threads().unwrap().thread(gettid().as_raw().cast_unsigned());
         assert!(own.unwrap().unwrap().is_awake);
-        assert_eq!(other.daemon(), Some(Named::own().unwrap()));
-        let sign = life.sign(Who::MainLoop);
-        assert!(other.is_well(&DAEMON) && other.tid(Who::Rules).is_none());
-        let due = |life: Life| life.slot(Who::MainLoop).due();
+        assert_eq!(other.daemon(), Some(ProcessIdentity::own().unwrap()));
+        let heartbeat = life.heartbeat(WatchedTask::MainLoop);
+        assert!(other.is_well(&DAEMON) && other.tid(WatchedTask::Rules).is_none());
+        let due = |life: Life| life.slot(WatchedTask::MainLoop).due();
         let before = due(other);
-        sign.give_for(LONG_WORK);
+        heartbeat.beat_before(LONG_WORK);
         assert!(due(other) > before + LONG_WORK - PATIENCE - SECOND);
-        drop(sign);
-        assert!(other.tid(Who::MainLoop).is_none());
+        drop(heartbeat);
+        assert!(other.tid(WatchedTask::MainLoop).is_none());
     }
 
     #[test]

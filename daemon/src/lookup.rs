@@ -55,11 +55,11 @@ enum Subject {
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub enum Answer {
+pub enum LookupAnswer {
     Path {
         uid: u32,
         path: String,
-        found: Looked,
+        found: PathTarget,
     },
     /// None where they could not be read within a moment.
     Arguments {
@@ -72,7 +72,7 @@ pub enum Answer {
 
 /// What a path leads to, in the broker's mount namespace, which is the daemon's.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub enum Looked {
+pub enum PathTarget {
     File(Target),
     /// To no file that can be executed.
     Missing,
@@ -132,7 +132,7 @@ impl LookUps {
                 uid,
                 about: about(path.clone()),
             };
-            if !self.ask(&question) {
+            if !self.send_question(&question) {
                 return;
             }
             if is_new {
@@ -149,29 +149,29 @@ impl LookUps {
             uid: 0,
             about: Subject::Sessions(folder.to_owned()),
         };
-        self.follows_sessions = self.follows_sessions || self.ask(&question());
+        self.follows_sessions = self.follows_sessions || self.send_question(&question());
     }
 
     /// What a process of this user was started with. False where there is no room for the question.
     pub fn arguments(&self, uid: u32, id: ProcessId, image: u64) -> bool {
-        self.ask(&Question {
+        self.send_question(&Question {
             uid,
             about: Subject::Arguments(id, image),
         })
     }
 
-    fn ask(&self, question: &Question) -> bool {
-        tell(&self.socket, question, MsgFlags::MSG_DONTWAIT).is_ok()
+    fn send_question(&self, question: &Question) -> bool {
+        send_message(&self.socket, question, MsgFlags::MSG_DONTWAIT).is_ok()
     }
 
     /// Those that wait.
     ///
     /// # Errors
     /// Where the broker has ended: start another one.
-    pub fn answers(&mut self) -> Result<Vec<Answer>> {
+    pub fn answers(&mut self) -> Result<Vec<LookupAnswer>> {
         let mut answers = Vec::new();
         loop {
-            match hear(&self.socket, MsgFlags::MSG_DONTWAIT) {
+            match receive_message(&self.socket, MsgFlags::MSG_DONTWAIT) {
                 Ok(Some(answer)) => answers.extend(answer),
                 Err(Errno::EAGAIN | Errno::EINTR) => return Ok(answers),
                 Ok(None) | Err(_) => {
@@ -190,7 +190,7 @@ fn pair() -> Result<(OwnedFd, OwnedFd)> {
     socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).context("cannot make a pair of sockets")
 }
 
-fn tell(socket: &OwnedFd, message: &impl Serialize, flags: MsgFlags) -> Result<(), Errno> {
+fn send_message(socket: &OwnedFd, message: &impl Serialize, flags: MsgFlags) -> Result<(), Errno> {
     let bytes = serde_json::to_vec(message).map_err(|_| Errno::EINVAL)?;
     send(
         socket.as_raw_fd(),
@@ -201,7 +201,7 @@ fn tell(socket: &OwnedFd, message: &impl Serialize, flags: MsgFlags) -> Result<(
 }
 
 /// None at the end; an empty one for what cannot be read.
-fn hear<T: DeserializeOwned>(socket: &OwnedFd, flags: MsgFlags) -> Result<Option<Option<T>>, Errno> {
+fn receive_message<T: DeserializeOwned>(socket: &OwnedFd, flags: MsgFlags) -> Result<Option<Option<T>>, Errno> {
     let mut bytes = [0; MESSAGE_BYTES];
     let read = recv(socket.as_raw_fd(), &mut bytes, flags)?;
     Ok((read > 0).then(|| serde_json::from_slice(&bytes[..read]).ok()))

@@ -18,7 +18,7 @@ use giveway::commands::{
     active, by_hand, config, doctor, exec, jitter, link, pause, peer, plot, realtime, record, reload, revert, status,
     top, trial, web, why,
 };
-use giveway::run::asked::Begun;
+use giveway::run::asked::StartMoment;
 use giveway::words::printable;
 use giveway::{exit, guardian, inherited, key, lookup, run, say};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -39,13 +39,14 @@ extern "C" fn c_main(_: c_int, _: *const *const c_char) -> c_int {
     std::process::exit(code)
 }
 
+// Long: a line a command.
 fn run_command() -> u8 {
     // Before anything else: whatever is asked from now on concerns this start.
-    let begun = std::env::args_os().any(|word| word == "run").then(Begun::now);
+    let begun = std::env::args_os().any(|word| word == "run").then(StartMoment::now);
     let filter = EnvFilter::try_from_env("GIVEWAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(told) => return tell(&told),
+        Err(error) => return print_clap_error(&error),
     };
     let (log, writes) = match cli.command {
         Command::Run(_) => match std::thread::Builder::new().spawn(|| ()) {
@@ -56,7 +57,7 @@ fn run_command() -> u8 {
                 return 1;
             }
         },
-        _ => (BoxMakeWriter::new(|| say::Log), None),
+        _ => (BoxMakeWriter::new(|| say::LogWriter), None),
     };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -67,7 +68,7 @@ fn run_command() -> u8 {
         .log_internal_errors(false)
         .init();
     let outcome = match &cli.command {
-        Command::Run(args) => run::run(args, &begun.unwrap_or_else(Begun::now)),
+        Command::Run(args) => run::run(args, &begun.unwrap_or_else(StartMoment::now)),
         Command::Status(args) => status::run(args),
         Command::Top(args) => top::run(args),
         Command::Why(args) => why::run(args),
@@ -99,18 +100,18 @@ fn run_command() -> u8 {
     match outcome {
         Ok(()) => 0,
         Err(error) => {
-            say::failure(&exit::told(&error));
+            say::failure(&exit::message(&error));
             exit::code(&error)
         }
     }
 }
 
 /// What is asked for instead of a command (`--help`), or what is wrong with the words.
-fn tell(told: &clap::Error) -> u8 {
-    let text = told.render();
-    if told.use_stderr() {
+fn print_clap_error(error: &clap::Error) -> u8 {
+    let text = error.render();
+    if error.use_stderr() {
         say::show(&printable(&text.to_string()));
-        return u8::try_from(told.exit_code()).unwrap_or(2);
+        return u8::try_from(error.exit_code()).unwrap_or(2);
     }
     let has_colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let text = if has_colours {
@@ -121,7 +122,7 @@ fn tell(told: &clap::Error) -> u8 {
     match say::print_own(&text) {
         Ok(()) => 0,
         Err(error) => {
-            say::failure(&exit::told(&error));
+            say::failure(&exit::message(&error));
             1
         }
     }
@@ -130,6 +131,6 @@ fn tell(told: &clap::Error) -> u8 {
 /// The daemon waits for nobody who does not read what it logs. Dropping the guard writes what waits, within a second.
 fn patient_log() -> (BoxMakeWriter, Option<WorkerGuard>) {
     let builder = NonBlockingBuilder::default().buffered_lines_limit(LINES_KEPT);
-    let (log, writes) = builder.lossy(true).thread_name("giveway-log").finish(say::Log);
+    let (log, writes) = builder.lossy(true).thread_name("giveway-log").finish(say::LogWriter);
     (BoxMakeWriter::new(log), Some(writes))
 }

@@ -39,24 +39,24 @@ impl Notifier {
     /// Everything is in force. Told once.
     pub fn ready(&mut self) {
         if !std::mem::replace(&mut self.is_ready, true) {
-            self.tell("READY=1");
+            self.notify_supervisor("READY=1");
         }
     }
 
     /// The daemon has ended before it was ready, as it was asked to: without the first word that would be a failure.
     pub fn ended(&mut self) {
         self.ready();
-        self.tell("STOPPING=1");
+        self.notify_supervisor("STOPPING=1");
     }
 
     /// The daemon lives. Told if it is asked for.
     pub fn alive(&self) {
         if env::var_os(WATCHDOG).is_some() {
-            self.tell("WATCHDOG=1");
+            self.notify_supervisor("WATCHDOG=1");
         }
     }
 
-    fn tell(&self, what: &str) {
+    fn notify_supervisor(&self, what: &str) {
         if let Some((socket, to)) = &self.to
             && let Err(error) = socket.send_to_addr(what.as_bytes(), to)
         {

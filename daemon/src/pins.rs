@@ -73,7 +73,7 @@ impl Pins {
     }
 
     /// Acts in the folder, if there is one.
-    pub fn look<T: Send>(&self, act: impl FnOnce(&Path) -> Result<T> + Send) -> Result<Option<T>> {
+    pub fn with_existing<T: Send>(&self, act: impl FnOnce(&Path) -> Result<T> + Send) -> Result<Option<T>> {
         in_machines_mounts(|_| {
             let existing = self.folders().find(|folder| is_ours(folder));
             existing.map(act).transpose()
@@ -87,7 +87,7 @@ impl Pins {
         if !by_number.as_ref().is_err_and(is_refused) {
             return by_number;
         }
-        let pinned = self.look(|folder| Ok(MapHandle::from_pinned_path(folder.join(name)).ok()))?;
+        let pinned = self.with_existing(|folder| Ok(MapHandle::from_pinned_path(folder.join(name)).ok()))?;
         Ok(pinned
             .flatten()
             .filter(|map| map.info().is_ok_and(|about| about.info.id == map_id)))
@@ -104,7 +104,7 @@ impl Pins {
 
     /// Whether what processes have chosen and inherited waits there for the next daemon.
     pub fn have_records(&self) -> bool {
-        let found = self.look(|folder| Ok(folder.join(RECORDS).exists()));
+        let found = self.with_existing(|folder| Ok(folder.join(RECORDS).exists()));
         found.ok().flatten().unwrap_or_default()
     }
 

@@ -23,7 +23,7 @@ use crate::journal::{left_of, remove};
 use crate::kernel::process::end::is_over;
 use crate::kernel::{boot, random};
 use crate::pins::Pins;
-use crate::presence::{Announced, Folder};
+use crate::presence::{Announcement, Folder};
 
 const ROOT: &str = "/run/giveway";
 const PREFIX: &str = "netns-";
@@ -59,7 +59,7 @@ const KEPT_FOR: Duration = Duration::from_secs(3600);
 
 /// What the folder's journals speak of.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum LeftBy {
+pub enum JournalOrigin {
     This,
     /// Of its threads alone, which are the machine's.
     AnotherNamespace,
@@ -113,13 +113,13 @@ impl Place {
     }
 
     /// Who left the folder behind: its journals may not mean this namespace, or this boot.
-    pub fn left_by(&self) -> LeftBy {
+    pub fn left_by(&self) -> JournalOrigin {
         if self.is_of_another_boot() {
-            return LeftBy::AnotherBoot;
+            return JournalOrigin::AnotherBoot;
         }
         match (self.claimed_by(), self.cookie) {
-            (Some(found), Some(own)) if found != own => LeftBy::AnotherNamespace,
-            _ => LeftBy::This,
+            (Some(found), Some(own)) if found != own => JournalOrigin::AnotherNamespace,
+            _ => JournalOrigin::This,
         }
     }
 
@@ -340,16 +340,16 @@ impl Place {
     pub fn claim(&self) -> Result<()> {
         let left_by = self.left_by();
         let (gone, whose) = match left_by {
-            LeftBy::This => ("", ""),
-            LeftBy::AnotherNamespace => ("a network namespace that is gone", "link and sockets"),
-            LeftBy::AnotherBoot => ("an earlier boot", "links, sockets and threads"),
+            JournalOrigin::This => ("", ""),
+            JournalOrigin::AnotherNamespace => ("a network namespace that is gone", "link and sockets"),
+            JournalOrigin::AnotherBoot => ("an earlier boot", "links, sockets and threads"),
         };
-        if left_by != LeftBy::This {
+        if left_by != JournalOrigin::This {
             tracing::info!(
                 "{} was left behind by {gone}; what it says of that one's {whose} is thrown away",
                 self.directory.display()
             );
-            let is_moot = |file: &JournalFile| left_by == LeftBy::AnotherBoot || !file.is_machines();
+            let is_moot = |file: &JournalFile| left_by == JournalOrigin::AnotherBoot || !file.is_machines();
             for journal in JournalFile::ALL
                 .into_iter()
                 .filter(is_moot)
@@ -473,14 +473,14 @@ pub struct Lock {
     /// Somebody else had it first.
     pub waited: bool,
     /// Who was made to give it up.
-    pub ended: Option<Ended>,
+    pub ended: Option<EndedDaemon>,
     /// To those with another /run.
-    pub announced: Option<Announced>,
+    pub announced: Option<Announcement>,
 }
 
 /// A daemon that had to end so that another process has the lock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Ended {
+pub enum EndedDaemon {
     /// It was starting, or ending, and did so by itself.
     Alone(u32),
     Killed(u32),

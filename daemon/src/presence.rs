@@ -17,10 +17,10 @@ use anyhow::{Context as _, Result};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 
-use crate::kernel::holders::{self, Holding};
+use crate::kernel::holders::{self, SocketHolder};
 use crate::kernel::namespace::is_initial_pid;
 use crate::kernel::netlink::{Body, Netlink, attribute, u32_at};
-use crate::kernel::process::end::Named;
+use crate::kernel::process::end::ProcessIdentity;
 use crate::kernel::{own_netns, random};
 
 const PREFIX: &str = "giveway/";
@@ -66,39 +66,39 @@ impl Folder {
 
 /// A process of giveway's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Present {
+pub struct AnnouncedProcess {
     pub role: Role,
     /// As the kernel tells who holds its socket. None where that cannot be told from here (for another user than root, or in a
     /// pid namespace that does not see all processes): then the name is all there is, and it may be made up.
-    pub process: Option<Named>,
+    pub process: Option<ProcessIdentity>,
     pub folder: Folder,
 }
 
 /// What a name says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Name {
+struct SocketName {
     role: Role,
-    named: Named,
+    named: ProcessIdentity,
     folder: Folder,
 }
 
 /// A socket that root has made, and that has such a name.
 #[derive(Clone, Copy, Debug)]
-struct Bound {
-    name: Name,
+struct BoundSocket {
+    name: SocketName,
     inode: u64,
     cookie: u64,
 }
 
 /// This process is announced until it is dropped, or dies.
 #[derive(Debug)]
-pub struct Announced(#[allow(dead_code)] OwnedFd);
+pub struct Announcement(#[allow(dead_code)] OwnedFd);
 
 /// Announces this process to the others of this network namespace.
-pub fn announce(role: Role, folder: Folder) -> Result<Announced> {
-    let own = Name {
+pub fn announce(role: Role, folder: Folder) -> Result<Announcement> {
+    let own = SocketName {
         role,
-        named: Named::own()?,
+        named: ProcessIdentity::own()?,
         folder,
     };
     let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
@@ -114,14 +114,14 @@ pub fn announce(role: Role, folder: Folder) -> Result<Announced> {
         }
     }
     bound.context("cannot announce this process")?;
-    Ok(Announced(socket))
+    Ok(Announcement(socket))
 }
 
 /// Root's processes of giveway's that act here, this one among them where it is announced.
 ///
 /// # Errors
 /// Where the kernel does not list Unix sockets (CONFIG_UNIX_DIAG), or does not tell who holds them.
-pub fn all() -> Result<Vec<Present>> {
+pub fn all() -> Result<Vec<AnnouncedProcess>> {
     let bound = bound()?;
     if bound.is_empty() {
         return Ok(Vec::new());
@@ -134,9 +134,9 @@ pub fn all() -> Result<Vec<Present>> {
         Vec::new()
     };
     let sees_all = is_root && is_initial_pid()?;
-    let present = |bound: &Bound| {
+    let present = |bound: &BoundSocket| {
         let process = bound.holder(&held);
-        (process.is_some() || !sees_all).then_some(Present {
+        (process.is_some() || !sees_all).then_some(AnnouncedProcess {
             role: bound.name.role,
             process,
             folder: bound.name.folder,
@@ -147,11 +147,11 @@ pub fn all() -> Result<Vec<Present>> {
 
 /// Whether one may act here that cannot be seen from this pid namespace.
 pub fn is_any_unseen() -> bool {
-    let is_unseen = |all: Vec<Present>| all.iter().any(|one| one.process.is_none());
+    let is_unseen = |all: Vec<AnnouncedProcess>| all.iter().any(|one| one.process.is_none());
     !is_initial_pid().unwrap_or_default() && all().is_ok_and(is_unseen)
 }
 
-fn bound() -> Result<Vec<Bound>> {
+fn bound() -> Result<Vec<BoundSocket>> {
     let mut fixed = vec![AddressFamily::Unix as u8, 0, 0, 0];
     fixed.extend_from_slice(&u32::MAX.to_ne_bytes());
     fixed.extend_from_slice(&0u32.to_ne_bytes());
@@ -171,37 +171,37 @@ fn bound() -> Result<Vec<Bound>> {
 }
 
 /// One that root has made.
-fn bound_by_root(message: &[u8]) -> Option<Bound> {
+fn bound_by_root(message: &[u8]) -> Option<BoundSocket> {
     let uid = attribute(message, MESSAGE_BYTES, UNIX_DIAG_UID)?;
     if u32_at(uid, 0).ok()? != 0 {
         return None;
     }
     let name = attribute(message, MESSAGE_BYTES, UNIX_DIAG_NAME)?;
     let half = |at: usize| u32_at(message, at).ok().map(u64::from);
-    Some(Bound {
-        name: Name::parse(std::str::from_utf8(name.strip_prefix(&[0])?).ok()?)?,
+    Some(BoundSocket {
+        name: SocketName::parse(std::str::from_utf8(name.strip_prefix(&[0])?).ok()?)?,
         inode: half(INODE_AT)?,
         cookie: half(COOKIE_AT)? | half(COOKIE_AT + 4)? << 32,
     })
 }
 
-impl Bound {
+impl BoundSocket {
     /// The process that its name tells of, by its number here, where it holds this socket. Others may for a moment: what
     /// giveway starts holds what giveway does, until it executes something.
-    fn holder(&self, held: &[Holding]) -> Option<Named> {
-        let is_this = |one: &&Holding| {
+    fn holder(&self, held: &[SocketHolder]) -> Option<ProcessIdentity> {
+        let is_this = |one: &&SocketHolder| {
             one.cookie
                 .map_or(one.inode == self.inode, |cookie| cookie == self.cookie)
         };
         let mut holders = held
             .iter()
             .filter(is_this)
-            .filter_map(|one| Named::of(one.pid).ok().flatten());
+            .filter_map(|one| ProcessIdentity::of(one.pid).ok().flatten());
         holders.find(|process| process.is_marked_as(self.name.named))
     }
 }
 
-impl Name {
+impl SocketName {
     fn to_text(self) -> String {
         let role = ROLES.iter().find(|(role, _)| *role == self.role);
         let words = self.named.to_words().into_iter().chain([self.folder.0, self.folder.1]);
@@ -216,13 +216,13 @@ impl Name {
         let mut number = || u64::from_str_radix(words.next()?, 16).ok();
         Some(Self {
             role: *role,
-            named: Named::from_words([number()?, number()?, number()?, number()?])?,
+            named: ProcessIdentity::from_words([number()?, number()?, number()?, number()?])?,
             folder: Folder(number()?, number()?),
         })
     }
 }
 
-impl Present {
+impl AnnouncedProcess {
     /// Whether it acts in this state folder, or in one of this /run that was removed since.
     pub fn is_here(self, folder: Folder) -> bool {
         self.folder == folder || self.has_this_run() == Some(true)
@@ -241,7 +241,7 @@ impl Present {
     /// That it runs, and who it is, for one who has to look for it.
     pub fn shown(self, netns_inum: u32) -> String {
         match self.process {
-            Some(Named { pid, .. }) => format!(
+            Some(ProcessIdentity { pid, .. }) => format!(
                 "another giveway runs in this network namespace (pid {pid}), its state is under \
                  /proc/{pid}/root/run/giveway/netns-{netns_inum}"
             ),
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     fn is_present(role: Role) -> bool {
-        let own = Named::own().unwrap();
+        let own = ProcessIdentity::own().unwrap();
         all()
             .unwrap()
             .iter()
@@ -299,14 +299,14 @@ mod tests {
 
     #[test]
     fn a_name_is_read_back_and_garbage_is_nobody() {
-        let own = Name {
+        let own = SocketName {
             role: Role::Guardian,
-            named: Named::own().unwrap(),
+            named: ProcessIdentity::own().unwrap(),
             folder: Folder(u64::MAX, 7),
         };
         let longest = own.to_text().len() + 9;
         assert!(longest < 107, "{longest}");
-        assert_eq!(Name::parse(&format!("{} 1f", own.to_text())), Some(own));
+        assert_eq!(SocketName::parse(&format!("{} 1f", own.to_text())), Some(own));
         for garbage in [
             "",
             "giveway/",
@@ -314,7 +314,7 @@ mod tests {
             "giveway/daemon 1 2 1 x 4 5",
             "giveway/other 1 2 1 3 4 5",
         ] {
-            assert_eq!(Name::parse(garbage), None, "{garbage:?}");
+            assert_eq!(SocketName::parse(garbage), None, "{garbage:?}");
         }
     }
 }

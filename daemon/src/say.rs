@@ -55,7 +55,7 @@ fn put(text: &str) -> Result<()> {
 
 /// A line on standard error, for whoever reads it.
 pub fn note(line: impl Display) {
-    let _ = Log.write_all(format!("giveway: {line}\n").as_bytes());
+    let _ = LogWriter.write_all(format!("giveway: {line}\n").as_bytes());
 }
 
 /// What a command ends with, on standard error; its further lines are its own.
@@ -83,9 +83,9 @@ impl Write for Output {
 
 /// Standard error, for whole lines: what is foreign in them ends no line and begins none. Whoever writes goes on, read or not.
 #[derive(Clone, Copy)]
-pub struct Log;
+pub struct LogWriter;
 
-impl Write for Log {
+impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let line = one_line(&String::from_utf8_lossy(bytes)) + "\n";
         let _ = io::stderr().write_all(line.as_bytes());

@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail, ensure};
 
 use crate::holder::Holder;
-use crate::kernel::process::end::{Named, is_over, is_over_within, kill};
-use crate::place::{Ended, Lock, Place};
+use crate::kernel::process::end::{ProcessIdentity, is_over, is_over_within, kill};
+use crate::place::{EndedDaemon, Lock, Place};
 use crate::presence::{self, Folder, Role, announce};
 use crate::undo;
 
@@ -26,7 +26,7 @@ const PATIENCE_WITH_DEATH: Duration = Duration::from_secs(5);
 
 /// For what a process takes the namespace.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum For {
+pub enum TakeoverPurpose {
     Daemon,
     /// Ends nobody, and takes nothing from the dead.
     DryRun,
@@ -39,10 +39,10 @@ pub enum For {
 /// # Errors
 /// When a daemon lives here, naming its pid, or may live; one with another /run, too. In a dry run, when a guardian is
 /// still at work.
-pub fn take_over(place: &Place, what_for: For) -> Result<Lock> {
+pub fn take_over(place: &Place, what_for: TakeoverPurpose) -> Result<Lock> {
     let role = match what_for {
-        For::Revert => Role::Revert,
-        For::Daemon | For::DryRun => Role::Daemon,
+        TakeoverPurpose::Revert => Role::Revert,
+        TakeoverPurpose::Daemon | TakeoverPurpose::DryRun => Role::Daemon,
     };
     let mut folder = place.folder()?;
     // First, so that two with another /run each never both find nobody.
@@ -56,19 +56,19 @@ pub fn take_over(place: &Place, what_for: For) -> Result<Lock> {
     lock.announced = Some(announced);
     end_guardian(lock.before, what_for)?;
     let removed = check_others(place, folder, what_for)?;
-    lock.ended = lock.ended.or(removed.map(Ended::Removed));
+    lock.ended = lock.ended.or(removed.map(EndedDaemon::Removed));
     lock.name(None);
     Ok(lock)
 }
 
-fn lock(place: &Place, folder: Folder, what_for: For) -> Result<Lock> {
-    let is_revert = what_for == For::Revert;
+fn lock(place: &Place, folder: Folder, what_for: TakeoverPurpose) -> Result<Lock> {
+    let is_revert = what_for == TakeoverPurpose::Revert;
     let begun = place.holder().daemon;
     let error = match place.lock_within(if is_revert { PATIENCE_WITH_START } else { PATIENCE }) {
         Ok(mut lock) => {
             lock.ended = begun
                 .filter(|_| is_revert && lock.waited)
-                .map(|daemon| Ended::Alone(daemon.pid));
+                .map(|daemon| EndedDaemon::Alone(daemon.pid));
             return Ok(lock);
         }
         Err(error) => error,
@@ -78,7 +78,7 @@ fn lock(place: &Place, folder: Folder, what_for: For) -> Result<Lock> {
     let daemon = holder
         .daemon
         .or_else(|| Some(()).filter(|()| is_revert).and_then(|()| starting()));
-    let Some(daemon) = daemon.filter(|_| what_for != For::DryRun) else {
+    let Some(daemon) = daemon.filter(|_| what_for != TakeoverPurpose::DryRun) else {
         return Err(error);
     };
     let mut killed = None;
@@ -86,7 +86,7 @@ fn lock(place: &Place, folder: Folder, what_for: For) -> Result<Lock> {
         Ok(true) => {}
         Ok(false) if is_revert => {
             kill(daemon)?;
-            killed = Some(Ended::Killed(daemon.pid));
+            killed = Some(EndedDaemon::Killed(daemon.pid));
         }
         Ok(false) => return Err(error),
         Err(why) => bail!("{error:#}. Whether it still lives cannot be told from here: {why:#}"),
@@ -108,9 +108,9 @@ fn lock(place: &Place, folder: Folder, what_for: For) -> Result<Lock> {
 }
 
 /// Of this folder, or of one in its place that was removed, and others than this process; those of whom the kernel tells.
-fn here(role: Role, folder: Folder) -> Vec<Named> {
+fn here(role: Role, folder: Folder) -> Vec<ProcessIdentity> {
     let found = presence::all().unwrap_or_default().into_iter();
-    let own = Named::own().ok();
+    let own = ProcessIdentity::own().ok();
     let processes = found
         .filter(|one| one.role == role && one.is_here(folder))
         .filter_map(|one| one.process);
@@ -120,7 +120,7 @@ fn here(role: Role, folder: Folder) -> Vec<Named> {
 /// Nobody else acts on this network namespace: with another /run, by a lock that was removed, or as a guardian that its
 /// daemon's lock does not name yet. The caller has the lock. Returns the number of a daemon that had to be killed because
 /// its lock was removed.
-fn check_others(place: &Place, folder: Folder, what_for: For) -> Result<Option<u32>> {
+fn check_others(place: &Place, folder: Folder, what_for: TakeoverPurpose) -> Result<Option<u32>> {
     let mut killed = None;
     // One that has not got the lock ends by itself.
     for daemon in here(Role::Daemon, folder) {
@@ -128,7 +128,7 @@ fn check_others(place: &Place, folder: Folder, what_for: For) -> Result<Option<u
             continue;
         }
         ensure!(
-            what_for == For::Revert,
+            what_for == TakeoverPurpose::Revert,
             "another giveway runs in this network namespace (pid {}), whose lock was removed from {}; `giveway revert` ends it",
             daemon.pid,
             place.folder_path().display()
@@ -158,7 +158,7 @@ fn check_others(place: &Place, folder: Folder, what_for: For) -> Result<Option<u
             // One that is over keeps its socket only where a thread of it waits in the kernel for good.
             Some(process) if is_over_within(process, PATIENCE)? => {}
             // Whoever makes a name up keeps nothing from being undone.
-            None if what_for == For::Revert => {
+            None if what_for == TakeoverPurpose::Revert => {
                 tracing::warn!("{shown}; what the journals of this /run say is undone all the same");
             }
             _ => bail!(
@@ -179,14 +179,14 @@ pub fn end_silent(place: &Place) -> Result<u32> {
     Ok(daemon.pid)
 }
 
-fn end_guardian(holder: Holder, what_for: For) -> Result<()> {
+fn end_guardian(holder: Holder, what_for: TakeoverPurpose) -> Result<()> {
     let Some(guardian) = holder.guardian else { return Ok(()) };
     // One that cannot be ended from here finds that the lock is another's, and touches nothing.
     if !guardian.is_of_this_namespace()? || is_over_within(guardian, PATIENCE_WITH_GUARDIAN)? {
         return Ok(());
     }
     ensure!(
-        what_for != For::DryRun,
+        what_for != TakeoverPurpose::DryRun,
         "the guardian of a daemon that died (pid {}) is not done, and a dry run ends nobody; try again, or `giveway revert`",
         guardian.pid
     );

@@ -17,18 +17,18 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use nix::fcntl::OFlag;
 
-use crate::actuate::nice::Unnoted;
+use crate::actuate::nice::UnnotedCount;
 use crate::actuate::queue::undo::take_down_unjournalled;
 use crate::actuate::receive::settings;
 use crate::actuate::sockets::cap::marks;
 use crate::actuate::thread::attributes::Attributes;
 use crate::actuate::{download, nice, queue, thread, upload};
-use crate::journal::register::{JournalFile, Undo};
-use crate::journal::{self, Left, Undone, Written, contents};
+use crate::journal::register::{JournalFile, UndoHandler};
+use crate::journal::{self, JournalContents, UndoReport, UnrestoredEntries, contents};
 use crate::kernel::links::detach_all_of;
-use crate::kernel::walker::{self, Sockets};
+use crate::kernel::walker::{self, SocketProtocol};
 use crate::life::LONG_WORK;
-use crate::place::{LeftBy, Place};
+use crate::place::{JournalOrigin, Place};
 use crate::presence;
 
 /// For reading the journals, and for clearing up.
@@ -40,17 +40,17 @@ const _: () = assert!(
     2 * PATIENCE.as_secs() + (QUEUE.len() + REST.len()) as u64 * PATIENCE_WITH_KERNEL.as_secs() < LONG_WORK.as_secs()
 );
 /// What runs before everything comes first.
-const THREADS: [Undo; 3] = [thread::REALTIME, thread::CHAINS, thread::NAPI];
+const THREADS: [UndoHandler; 3] = [thread::REALTIME, thread::CHAINS, thread::NAPI];
 /// Of these, what its thread gives that ends before the rest of the daemon may.
-const REALTIME: [Undo; 2] = [thread::REALTIME, thread::NAPI];
-const QUEUE: [Undo; 3] = [download::UNDO, upload::UNDO, queue::undo::UNDO];
+const REALTIME: [UndoHandler; 2] = [thread::REALTIME, thread::NAPI];
+const QUEUE: [UndoHandler; 3] = [download::UNDO, upload::UNDO, queue::undo::UNDO];
 /// Users start processes as fast as they can: they delay nothing but this, which is the last.
-const REST: [Undo; 3] = [marks::UNDO, settings::UNDO, nice::UNDO];
+const REST: [UndoHandler; 3] = [marks::UNDO, settings::UNDO, nice::UNDO];
 
 /// Undoes everything that the journals know, or in a dry run only finds it. The caller holds the lock, unless it is a dry
 /// run.
-pub fn undo(place: &Place, dry_run: bool) -> Undone {
-    let mut undoing = Undoing::begin(place, dry_run);
+pub fn undo(place: &Place, dry_run: bool) -> UndoReport {
+    let mut undoing = UndoRun::begin(place, dry_run);
     undoing.threads();
     let begun = Instant::now();
     undoing.queue();
@@ -60,26 +60,26 @@ pub fn undo(place: &Place, dry_run: bool) -> Undone {
 }
 
 /// How many tasks were left without a note; None where nothing was made nice, or files do not let themselves be read.
-pub fn unnoted(place: &Place) -> Option<Unnoted> {
+pub fn unnoted(place: &Place) -> Option<UnnotedCount> {
     let place = place.clone();
-    within(PATIENCE, move || Unnoted::of(&place)).ok().flatten()
+    within(PATIENCE, move || UnnotedCount::of(&place)).ok().flatten()
 }
 
 /// What the real-time thread gave, for when it ends before the rest of the daemon.
-pub fn realtime(place: &Place) -> Undone {
+pub fn realtime(place: &Place) -> UndoReport {
     at_once(place, &REALTIME, false)
 }
 
 /// What is the machine's and not the namespace's.
-pub fn threads(place: &Place, dry_run: bool) -> Undone {
+pub fn threads(place: &Place, dry_run: bool) -> UndoReport {
     let mut undone = at_once(place, &THREADS, dry_run);
     undone.extend(at_once(place, &[nice::UNDO], dry_run));
     undone
 }
 
 /// The links of a dead process that keeps them, because a thread of it waits in the kernel for good.
-pub fn links(pid: u32) -> Undone {
-    let mut undone = Undone::default();
+pub fn links(pid: u32) -> UndoReport {
+    let mut undone = UndoReport::default();
     match within(PATIENCE, move || detach_all_of(pid)) {
         Ok(line) => undone.lines.extend(line),
         Err(_) => undone.fail(format!("what process {pid} has attached does not let itself be listed")),
@@ -87,33 +87,33 @@ pub fn links(pid: u32) -> Undone {
     undone
 }
 
-fn at_once(place: &Place, journals: &[Undo], dry_run: bool) -> Undone {
-    let mut undone = Undone::default();
-    for Undo { file, put_back } in journals {
+fn at_once(place: &Place, journals: &[UndoHandler], dry_run: bool) -> UndoReport {
+    let mut undone = UndoReport::default();
+    for UndoHandler { file, put_back } in journals {
         undone.extend(journal::undo(&place.journal(*file), *put_back, dry_run));
     }
     undone
 }
 
 /// An undo that is under way, step by step.
-pub struct Undoing {
+pub struct UndoRun {
     place: Place,
     dry_run: bool,
-    written: HashMap<JournalFile, Written>,
-    left: Vec<Left>,
+    written: HashMap<JournalFile, JournalContents>,
+    left: Vec<UnrestoredEntries>,
     /// What a later undo needs them for is not done.
     pins_stay: bool,
     /// No process is nice by giveway any more, so that nothing has to follow what they start.
     nobody_is_nice: bool,
-    pub undone: Undone,
+    pub undone: UndoReport,
 }
 
 /// The files of the journals as they were seen last, for when one is removed by another than giveway. A writer that clears a
 /// journal empties its file.
 #[derive(Default)]
-pub struct Held(HashMap<JournalFile, Vec<File>>);
+pub struct OpenJournals(HashMap<JournalFile, Vec<File>>);
 
-impl Held {
+impl OpenJournals {
     /// Call it often: what was not seen is not held.
     pub fn follow(&mut self, place: &Place) {
         for file in JournalFile::ALL {
@@ -145,11 +145,11 @@ impl Held {
 }
 
 enum Read {
-    LeftBy(LeftBy),
-    Journal(JournalFile, Written),
+    LeftBy(JournalOrigin),
+    Journal(JournalFile, JournalContents),
 }
 
-impl Undoing {
+impl UndoRun {
     /// Reads what there is. What does not let itself be read keeps nothing else from being undone.
     pub fn begin(place: &Place, dry_run: bool) -> Self {
         let all = THREADS.into_iter().chain(QUEUE).chain(REST);
@@ -161,7 +161,7 @@ impl Undoing {
             left: Vec::new(),
             pins_stay: false,
             nobody_is_nice: false,
-            undone: Undone::default(),
+            undone: UndoReport::default(),
         };
         let (tell, told) = mpsc::channel();
         let (of, wanted) = (place.clone(), files.clone());
@@ -169,11 +169,11 @@ impl Undoing {
             // Whoever has waited too long hears nothing more.
             let _ = tell.send(Read::LeftBy(of.left_by()));
             for file in wanted {
-                let _ = tell.send(Read::Journal(file, Written::read(of.journal(file))));
+                let _ = tell.send(Read::Journal(file, JournalContents::read(of.journal(file))));
             }
             drop(under_way);
         });
-        let (end, mut left_by) = (Instant::now() + PATIENCE, LeftBy::This);
+        let (end, mut left_by) = (Instant::now() + PATIENCE, JournalOrigin::This);
         while let Ok(read) = told.recv_timeout(end.saturating_duration_since(Instant::now())) {
             match read {
                 Read::LeftBy(whose) => left_by = whose,
@@ -188,8 +188,8 @@ impl Undoing {
                 .undone
                 .fail(format!("{} does not let itself be read; try again", path.display()));
         }
-        if left_by != LeftBy::This {
-            let stays = |file: &JournalFile| left_by == LeftBy::AnotherNamespace && file.is_machines();
+        if left_by != JournalOrigin::This {
+            let stays = |file: &JournalFile| left_by == JournalOrigin::AnotherNamespace && file.is_machines();
             undoing.written.retain(|file, _| stays(file));
             undoing.pins_stay = true;
         }
@@ -197,10 +197,10 @@ impl Undoing {
     }
 
     /// And by journals whose files were removed.
-    pub fn with(mut self, held: &Held) -> Self {
+    pub fn with(mut self, held: &OpenJournals) -> Self {
         for (file, bytes) in held.removed() {
             let written = self.written.entry(file);
-            let empty = || Written::empty(self.place.journal(file));
+            let empty = || JournalContents::empty(self.place.journal(file));
             written.or_insert_with(empty).add_removed(&bytes);
         }
         self
@@ -227,7 +227,7 @@ impl Undoing {
     }
 
     /// What the real-time thread gave. The journals stay, for the daemon that may live on.
-    pub fn realtime(mut self) -> Undone {
+    pub fn realtime(mut self) -> UndoReport {
         REALTIME.into_iter().for_each(|undo| self.put_back(undo));
         self.undone
     }
@@ -246,7 +246,7 @@ impl Undoing {
     }
 
     /// Clears up what is no longer needed.
-    pub fn files(self) -> Undone {
+    pub fn files(self) -> UndoReport {
         let Self {
             place,
             dry_run,
@@ -261,7 +261,7 @@ impl Undoing {
         }
         let folder = place.control_socket();
         let clear = move || {
-            let mut undone = Undone::default();
+            let mut undone = UndoReport::default();
             left.into_iter().for_each(|left| undone.extend(left.keep()));
             // A journal that stays is undone again by the next start, which needs the marks to see that nothing is left.
             let is_cleared = undone.failed.is_empty();
@@ -292,13 +292,13 @@ impl Undoing {
         undone
     }
 
-    fn put_back(&mut self, Undo { file, put_back }: Undo) {
+    fn put_back(&mut self, UndoHandler { file, put_back }: UndoHandler) {
         if let Some(written) = self.written.remove(&file) {
             self.note(file, put_back(written, self.dry_run));
         }
     }
 
-    fn put_back_within(&mut self, Undo { file, put_back }: Undo) {
+    fn put_back_within(&mut self, UndoHandler { file, put_back }: UndoHandler) {
         let Some(written) = self.written.remove(&file) else {
             return;
         };
@@ -317,7 +317,7 @@ impl Undoing {
         }
     }
 
-    fn note(&mut self, file: JournalFile, (mut undone, left): (Undone, Left)) {
+    fn note(&mut self, file: JournalFile, (mut undone, left): (UndoReport, UnrestoredEntries)) {
         if file == JournalFile::Sockets {
             undone.sockets = undone.lines.len();
         }
@@ -349,12 +349,12 @@ static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 /// Something that took too long still goes on in this process, and ends with it; or somebody keeps a socket locked, so that it
 /// is too soon to try again.
 pub fn goes_on() -> bool {
-    UNDER_WAY.load(Ordering::Acquire) > 0 || walker::check(Sockets::Tcp).is_err()
+    UNDER_WAY.load(Ordering::Acquire) > 0 || walker::check(SocketProtocol::Tcp).is_err()
 }
 
 /// In a thread that may get stuck, with the priority of this one; in this one only where no other can be had. It lets go of
-/// [`UnderWay`] before it gives its last answer: who has that finds nothing that goes on.
-fn in_background(work: impl FnOnce(UnderWay) + Send + 'static) {
+/// [`InProgress`] before it gives its last answer: who has that finds nothing that goes on.
+fn in_background(work: impl FnOnce(InProgress) + Send + 'static) {
     // It must not have to run to get it: something without end may be computing.
     let own = Attributes::of(0).ok().filter(Attributes::is_realtime);
     let set = |attributes: Option<Attributes>| {
@@ -372,17 +372,17 @@ fn in_background(work: impl FnOnce(UnderWay) + Send + 'static) {
     }
 }
 
-fn do_once(work: &Mutex<Option<impl FnOnce(UnderWay)>>) {
+fn do_once(work: &Mutex<Option<impl FnOnce(InProgress)>>) {
     let taken = work.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(work) = taken {
-        work(UnderWay);
+        work(InProgress);
     }
 }
 
 /// While a thread has this it is under way; it lets go also where it panics.
-struct UnderWay;
+struct InProgress;
 
-impl Drop for UnderWay {
+impl Drop for InProgress {
     fn drop(&mut self) {
         UNDER_WAY.fetch_sub(1, Ordering::AcqRel);
     }
@@ -392,7 +392,7 @@ impl Drop for UnderWay {
 ///
 /// # Errors
 /// Where something could not be undone.
-pub fn undo_all(place: &Place) -> Result<Undone> {
+pub fn undo_all(place: &Place) -> Result<UndoReport> {
     let undone = undo(place, false);
     anyhow::ensure!(
         undone.failed.is_empty(),

@@ -5,11 +5,11 @@
 
 #[cfg(test)]
 mod compatibility {
-    use giveway::commands::plot::series::{Log, read};
+    use giveway::commands::plot::series::{PlotData, read};
     use giveway::control::Request;
     use giveway_engine::status::Status;
 
-    fn drawn(record: &str) -> Log {
+    fn drawn(record: &str) -> PlotData {
         read(record.as_bytes()).unwrap()
     }
 

@@ -8,11 +8,11 @@
 use std::collections::HashSet;
 use std::fmt::Debug;
 
-use giveway::actuate::nice::MadeNice;
-use giveway::actuate::queue::undo::Before;
+use giveway::actuate::nice::NiceEntry;
+use giveway::actuate::queue::undo::OriginalQueue;
 use giveway::actuate::receive::settings::Setting;
-use giveway::actuate::sockets::cap::marks::Capped;
-use giveway::actuate::thread::Changed;
+use giveway::actuate::sockets::cap::marks::CapEntry;
+use giveway::actuate::thread::ThreadChange;
 use giveway::journal::{Entry, parse};
 use libfuzzer_sys::fuzz_target;
 
@@ -35,10 +35,10 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     match whose % 5 {
-        0 => read::<Capped>(bytes),
-        1 => read::<Before>(bytes),
+        0 => read::<CapEntry>(bytes),
+        1 => read::<OriginalQueue>(bytes),
         2 => read::<Setting>(bytes),
-        3 => read::<Changed>(bytes),
-        _ => read::<MadeNice>(bytes),
+        3 => read::<ThreadChange>(bytes),
+        _ => read::<NiceEntry>(bytes),
     }
 });

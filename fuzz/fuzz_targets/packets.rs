@@ -333,7 +333,7 @@ impl Target {
     }
 
     /// What is promised adds up; now and then, that it is nothing when all of it is over.
-    fn look_after(&mut self) {
+    fn restore_removed(&mut self) {
         self.inputs += 1;
         if self.inputs.is_multiple_of(LOOK_EVERY) {
             let promised = self.link.promised();
@@ -466,6 +466,6 @@ fuzz_target!(init: TARGET.with(|_| ()), |input: &[u8]| {
             }
             rest = next;
         }
-        target.look_after();
+        target.restore_removed();
     });
 });

@@ -22,16 +22,16 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};
 
-use crate::actuate::filters::{Filtered, Filters};
-use crate::actuate::queue::admission::Received;
-use crate::journal::register::{JournalFile, Undo};
+use crate::actuate::filters::{FilteredDevice, Filters};
+use crate::actuate::queue::admission::ReceiveMaps;
+use crate::journal::register::{JournalFile, UndoHandler};
 use crate::journal::{Entry, Journal};
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::records;
 use crate::kernel::skeletons::download as skeleton;
 use crate::kernel::skeletons::download::types;
-use crate::kernel::tcx::{self, Way};
+use crate::kernel::tcx::{self, TcxHook};
 use crate::kernel::{now, uplink, way_in};
 use crate::place::Place;
 
@@ -40,9 +40,9 @@ pub mod device;
 mod refusals;
 pub mod tree;
 
-use containers::{Containers, Receiving};
-use device::{DOWN, Device};
-use tree::{Ordered, Tree};
+use containers::{ContainerDownloads, Receiving};
+use device::{DOWN, IfbDevice};
+use tree::{OrderedLink, Tree};
 
 /// A port that no socket has any more is forgotten within twice this time.
 const PORTS_AGE: Duration = Duration::from_secs(60);
@@ -60,27 +60,27 @@ pub struct Detour {
 /// What is journalled here.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum Taken {
+pub enum DownloadEntry {
     /// At the egress of a container's device.
-    Filter(Filtered),
+    Filter(FilteredDevice),
     Device(Detour),
 }
 
-pub const UNDO: Undo = Undo::of::<Taken>(JournalFile::Downlink);
+pub const UNDO: UndoHandler = UndoHandler::of::<DownloadEntry>(JournalFile::Downlink);
 
-impl From<Filtered> for Taken {
-    fn from(filtered: Filtered) -> Self {
+impl From<FilteredDevice> for DownloadEntry {
+    fn from(filtered: FilteredDevice) -> Self {
         Self::Filter(filtered)
     }
 }
 
 pub struct DownloadActuator {
     netlink: Netlink,
-    journal: Journal<Taken>,
-    standing: Option<Standing>,
+    journal: Journal<DownloadEntry>,
+    standing: Option<InstalledDownload>,
 }
 
-struct Standing {
+struct InstalledDownload {
     ifindex: u32,
     program: OwnedFd,
     /// By interface, with its name.
@@ -88,7 +88,7 @@ struct Standing {
     _comes_back: OwnedFd,
     tree: Tree,
     /// Where downloads of containers are limited.
-    containers: Option<Containers>,
+    containers: Option<ContainerDownloads>,
     /// Why they are not, and when that is tried again.
     containers_failed: Option<(BackOff, String)>,
     ports: MapHandle,
@@ -115,7 +115,7 @@ impl DownloadActuator {
     pub fn set(
         &mut self,
         plan: Option<&Plan>,
-        shared: Option<&Received>,
+        shared: Option<&ReceiveMaps>,
         numbers: &BTreeMap<u32, u32>,
     ) -> Result<LeftOut> {
         let Some(plan) = plan else {
@@ -125,7 +125,7 @@ impl DownloadActuator {
         put_up.inspect_err(|_| self.give_up())
     }
 
-    fn put_up(&mut self, plan: &Plan, shared: Option<&Received>, numbers: &BTreeMap<u32, u32>) -> Result<LeftOut> {
+    fn put_up(&mut self, plan: &Plan, shared: Option<&ReceiveMaps>, numbers: &BTreeMap<u32, u32>) -> Result<LeftOut> {
         let mut standing = match self.standing.take() {
             Some(standing) => standing,
             None => self.begin(shared.context("admission is not loaded")?)?,
@@ -136,16 +136,16 @@ impl DownloadActuator {
     }
 
     /// The device with its queue, and the programs; no packet takes the detour yet.
-    fn begin(&mut self, shared: &Received) -> Result<Standing> {
+    fn begin(&mut self, shared: &ReceiveMaps) -> Result<InstalledDownload> {
         // One that was left behind, as by a daemon whose folder was lost.
         device::remove(&mut self.netlink, DOWN)?;
         let detour = Detour {
             device: DOWN.name.to_owned(),
         };
-        self.journal.add([&Taken::Device(detour)])?;
+        self.journal.add([&DownloadEntry::Device(detour)])?;
         let ifindex = device::make(&mut self.netlink, DOWN)?;
         let tree = Tree::put_up(&mut self.netlink, ifindex)?;
-        let standing = Standing::load(ifindex, tree, shared)?;
+        let standing = InstalledDownload::load(ifindex, tree, shared)?;
         device::switch_on(&mut self.netlink, ifindex)?;
         Ok(standing)
     }
@@ -153,7 +153,7 @@ impl DownloadActuator {
     /// Why what was put up does not work any more, if it does not; at the next [`Self::set`] it is made anew.
     pub fn lost(&mut self, numbers: &BTreeMap<u32, u32>) -> Option<String> {
         let standing = self.standing.as_mut()?;
-        let why = standing.look(&mut self.netlink, numbers).err()?;
+        let why = standing.check(&mut self.netlink, numbers).err()?;
         let why = format!("{why:#}");
         self.give_up();
         Some(why)
@@ -182,7 +182,7 @@ impl DownloadActuator {
     }
 
     /// What these containers receive is limited, too; None: there are none.
-    pub fn follow_containers(&mut self, receiving: Option<Receiving<'_>>, shared: Option<&Received>) -> Result<()> {
+    pub fn follow_containers(&mut self, receiving: Option<Receiving<'_>>, shared: Option<&ReceiveMaps>) -> Result<()> {
         let Some(standing) = &mut self.standing else {
             return Ok(());
         };
@@ -216,7 +216,7 @@ impl DownloadActuator {
             .filter_map(|standing| standing.containers_failed.as_ref());
         let failed = failed.map(|(_, why)| why.clone());
         failed
-            .chain(containers.map(Containers::missing).unwrap_or_default())
+            .chain(containers.map(ContainerDownloads::missing).unwrap_or_default())
             .collect()
     }
 
@@ -288,8 +288,8 @@ impl DownloadActuator {
     }
 }
 
-impl Standing {
-    fn load(ifindex: u32, tree: Tree, shared: &Received) -> Result<Self> {
+impl InstalledDownload {
+    fn load(ifindex: u32, tree: Tree, shared: &ReceiveMaps) -> Result<Self> {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::DownloadSkelBuilder::default();
         let mut open = explain("open the limits of what arrives", || builder.open(&mut storage))?;
@@ -313,7 +313,7 @@ impl Standing {
         })?;
         let skeleton = explain("load the limits of what arrives", || open.load())?;
         let keep = |map| MapHandle::try_from(map).context("cannot keep a map of the limits of what arrives");
-        let comes_back = tcx::attach(skeleton.progs.gw_come_back.as_fd(), ifindex, Way::Out)?;
+        let comes_back = tcx::attach(skeleton.progs.gw_come_back.as_fd(), ifindex, TcxHook::Egress)?;
         Ok(Self {
             ifindex,
             program: skeleton.progs.gw_detour.as_fd().try_clone_to_owned()?,
@@ -332,23 +332,23 @@ impl Standing {
     fn limit_containers(
         &mut self,
         netlink: &mut Netlink,
-        journal: &mut Journal<Taken>,
+        journal: &mut Journal<DownloadEntry>,
         receiving: &Receiving<'_>,
-        shared: &Received,
+        shared: &ReceiveMaps,
     ) -> Result<()> {
         let containers = match &mut self.containers {
             Some(containers) => containers,
             none => {
                 let filters = Filters::load(self.ifindex, self.tree.is_fair())?;
-                none.insert(Containers::load(filters, shared, receiving.cgroups)?)
+                none.insert(ContainerDownloads::load(filters, shared, receiving.cgroups)?)
             }
         };
         containers.follow(netlink, journal, &receiving.devices)?;
         if journal.is_long(containers.filters()) {
-            let device = Taken::Device(Detour {
+            let device = DownloadEntry::Device(Detour {
                 device: DOWN.name.to_owned(),
             });
-            let filters: Vec<Taken> = containers.filtered().map(Taken::Filter).collect();
+            let filters: Vec<DownloadEntry> = containers.filtered().map(DownloadEntry::Filter).collect();
             journal.replace([&device].into_iter().chain(&filters))?;
         }
         Ok(())
@@ -358,7 +358,7 @@ impl Standing {
         let mut ordered = BTreeMap::new();
         for (ifindex, most) in &plan.orders {
             let number = numbers.get(ifindex).context("the link is not managed any more")?;
-            let link = Ordered {
+            let link = OrderedLink {
                 ifindex: *ifindex,
                 most: *most,
             };
@@ -373,7 +373,7 @@ impl Standing {
             if self.links.contains_key(ifindex) {
                 continue;
             }
-            match tcx::attach(self.program.as_fd(), *ifindex, Way::In) {
+            match tcx::attach(self.program.as_fd(), *ifindex, TcxHook::Ingress) {
                 Ok(link) => drop(self.links.insert(*ifindex, (name.clone(), link))),
                 Err(error) => drop(left_out.insert(*ifindex, format!("{error:#}"))),
             }
@@ -385,7 +385,7 @@ impl Standing {
 
     /// # Errors
     /// Where it does not work any more.
-    fn look(&mut self, netlink: &mut Netlink, numbers: &BTreeMap<u32, u32>) -> Result<()> {
+    fn check(&mut self, netlink: &mut Netlink, numbers: &BTreeMap<u32, u32>) -> Result<()> {
         let name = DOWN.name;
         let Ok(device) = uplink::device(netlink, self.ifindex) else {
             bail!("the intermediate device {name} is gone");
@@ -405,7 +405,7 @@ impl Standing {
         for (ifindex, (name, link)) in &mut self.links {
             if !tcx::is_attached(link.as_fd()).unwrap_or(true) {
                 // Somebody has taken it off; or the device is gone, which the links will show.
-                match tcx::attach(self.program.as_fd(), *ifindex, Way::In) {
+                match tcx::attach(self.program.as_fd(), *ifindex, TcxHook::Ingress) {
                     Ok(anew) => *link = anew,
                     Err(_) if uplink::device(netlink, *ifindex).is_err() => {}
                     Err(error) => return Err(error.context(format!("the program at the ingress of {name} is gone"))),
@@ -416,7 +416,7 @@ impl Standing {
             if !way_in::is_last(*ifindex, self.program.as_fd())? {
                 tracing::info!("another program was attached at the ingress of {name}: giveway's goes behind it");
                 tcx::detach(link.as_fd())?;
-                *link = tcx::attach(self.program.as_fd(), *ifindex, Way::In)?;
+                *link = tcx::attach(self.program.as_fd(), *ifindex, TcxHook::Ingress)?;
             }
         }
         self.age_ports()
@@ -514,7 +514,7 @@ fn wait_for(mut is_over: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-impl Entry for Taken {
+impl Entry for DownloadEntry {
     fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
         match self {
             Self::Filter(filtered) => filtered.put_back(dry_run),
@@ -524,7 +524,7 @@ impl Entry for Taken {
 }
 
 /// Removes every device of this kind, once what waits in it has gone.
-pub fn remove_all(device: Device, dry_run: bool) -> Result<Vec<String>> {
+pub fn remove_all(device: IfbDevice, dry_run: bool) -> Result<Vec<String>> {
     let mut netlink = Netlink::open()?;
     let mut lines = Vec::new();
     for (ifindex, name) in device::ours(&mut netlink, device)? {
@@ -545,17 +545,17 @@ mod tests {
 
     #[test]
     fn what_is_written_down_is_read_again() {
-        let device = Taken::Device(Detour {
+        let device = DownloadEntry::Device(Detour {
             device: DOWN.name.to_owned(),
         });
-        let filter = Taken::Filter(Filtered {
+        let filter = DownloadEntry::Filter(FilteredDevice {
             ifindex: 7,
             name: "veth0".to_owned(),
             made_clsact: true,
         });
         for taken in [device, filter] {
             let line = serde_json::to_string(&taken).unwrap();
-            assert_eq!(serde_json::from_str::<Taken>(&line).unwrap(), taken);
+            assert_eq!(serde_json::from_str::<DownloadEntry>(&line).unwrap(), taken);
         }
     }
 }

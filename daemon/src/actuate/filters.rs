@@ -23,7 +23,7 @@ use crate::kernel::netlink::{
 };
 use crate::kernel::qdisc::{KIND, OPTIONS, tcmsg};
 use crate::kernel::skeletons::upload as skeleton;
-use crate::kernel::tcx::{self, Way};
+use crate::kernel::tcx::{self, TcxHook};
 use crate::kernel::{uplink, way_in};
 
 /// The parent of what clsact is, and of its filters at the egress; its own number (include/uapi/linux/pkt_sched.h).
@@ -46,7 +46,7 @@ const TC_ACT_STOLEN: u32 = 4;
 
 /// A device whose egress has our filter, as it is journalled.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Filtered {
+pub struct FilteredDevice {
     pub ifindex: u32,
     pub name: String,
     /// There was no clsact before.
@@ -58,7 +58,7 @@ pub struct Filters {
     by: u32,
     program: OwnedFd,
     _to_class: OwnedFd,
-    devices: BTreeMap<u32, Filtered>,
+    devices: BTreeMap<u32, FilteredDevice>,
 }
 
 impl Filters {
@@ -75,18 +75,18 @@ impl Filters {
         Ok(Self {
             by,
             program: skeleton.progs.gw_leaves.as_fd().try_clone_to_owned()?,
-            _to_class: tcx::attach(skeleton.progs.gw_to_class.as_fd(), by, Way::Out)?,
+            _to_class: tcx::attach(skeleton.progs.gw_to_class.as_fd(), by, TcxHook::Egress)?,
             devices: BTreeMap::new(),
         })
     }
 
     /// The devices that have one, by interface.
-    pub fn devices(&self) -> &BTreeMap<u32, Filtered> {
+    pub fn devices(&self) -> &BTreeMap<u32, FilteredDevice> {
         &self.devices
     }
 
     /// These devices have one from now on, and no others, but for those that refuse: which, and why.
-    pub fn follow<E: Entry + From<Filtered>>(
+    pub fn follow<E: Entry + From<FilteredDevice>>(
         &mut self,
         netlink: &mut Netlink,
         journal: &mut Journal<E>,
@@ -115,7 +115,7 @@ impl Filters {
         let new: Vec<(&u32, &String)> = new.collect();
         let with_clsact = way_in::with_clsact(netlink)?;
         for (ifindex, name) in new {
-            let filtered = Filtered {
+            let filtered = FilteredDevice {
                 ifindex: *ifindex,
                 name: name.clone(),
                 made_clsact: !with_clsact.contains(ifindex),
@@ -132,7 +132,7 @@ impl Filters {
         Ok(left_out)
     }
 
-    fn put(&self, netlink: &mut Netlink, filtered: &Filtered) -> Result<()> {
+    fn put(&self, netlink: &mut Netlink, filtered: &FilteredDevice) -> Result<()> {
         if filtered.made_clsact {
             let clsact = tcmsg(filtered.ifindex, CLSACT_HANDLE, CLSACT).text(KIND, "clsact");
             netlink
@@ -220,11 +220,11 @@ fn filter_message(ifindex: u32) -> Body {
 /// Our filter, and clsact where that was ours and nobody else has a filter there.
 fn take_off(
     netlink: &mut Netlink,
-    Filtered {
+    FilteredDevice {
         ifindex,
         name,
         made_clsact,
-    }: &Filtered,
+    }: &FilteredDevice,
 ) -> Result<()> {
     let delete = filter_message(*ifindex).text(KIND, "bpf");
     let gone = |error: &anyhow::Error| matches!(refused(error), Some(Errno::ENOENT | Errno::ENODEV | Errno::EINVAL));
@@ -241,7 +241,7 @@ fn take_off(
     Ok(())
 }
 
-impl Entry for Filtered {
+impl Entry for FilteredDevice {
     fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
         let mut netlink = Netlink::open()?;
         let mut lines = Vec::new();

@@ -21,13 +21,13 @@ use giveway_engine::model::ProcessId;
 use libbpf_rs::{MapCore as _, MapHandle};
 use serde::{Deserialize, Serialize};
 
-use crate::journal::register::{JournalFile, Undo};
-use crate::journal::{self, Entry, Journal, Lost, Undone};
+use crate::journal::register::{JournalFile, UndoHandler};
+use crate::journal::{self, Entry, Irreversible, Journal, UndoReport};
 use crate::life::Life;
 use crate::pins::{NICE_LINKS, NICE_NOTES, NICE_UNNOTED, Pins};
 use crate::place::Place;
 use notes::{Notes, Task, count_of, is_notes, unnoted_of};
-use thread::{Wanted, renice, shown};
+use thread::{ThreadSetting, renice, shown};
 
 mod notes;
 mod thread;
@@ -47,7 +47,7 @@ const BETWEEN_WALKS: Duration = Duration::from_millis(10);
 pub struct NiceActuator {
     place: Place,
     life: Life,
-    journal: Journal<MadeNice>,
+    journal: Journal<NiceEntry>,
     /// The map of notes.
     map: MapHandle,
     notes: Option<Notes>,
@@ -57,14 +57,14 @@ pub struct NiceActuator {
     /// Why something waits to be done.
     unsettled: Option<String>,
     /// Puts back what an earlier daemon has left, which takes as long as users like: nothing else waits for it.
-    earlier: Option<JoinHandle<Undone>>,
+    earlier: Option<JoinHandle<UndoReport>>,
 }
 
-pub const UNDO: Undo = Undo::of::<MadeNice>(JournalFile::Nice);
+pub const UNDO: UndoHandler = UndoHandler::of::<NiceEntry>(JournalFile::Nice);
 
 /// Written down before the first process is made nice.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct MadeNice {
+pub struct NiceEntry {
     map_id: u32,
     /// The count of tasks without a note; 0 as an earlier version wrote it.
     #[serde(default)]
@@ -179,7 +179,7 @@ impl NiceActuator {
             })
             .context("what is made nice must be known when the daemon has died")?;
         self.life.hold_nice_notes(map_id);
-        self.journal.add([&MadeNice { map_id, unnoted_id }])?;
+        self.journal.add([&NiceEntry { map_id, unnoted_id }])?;
         Ok(notes)
     }
 }
@@ -227,13 +227,13 @@ pub fn notes_of(pins: &Pins, map_id: u32) -> Result<Option<MapHandle>> {
 }
 
 /// How many tasks a daemon has left without a note, for who outlives it.
-pub struct Unnoted(MapHandle);
+pub struct UnnotedCount(MapHandle);
 
-impl Unnoted {
+impl UnnotedCount {
     /// None where nothing was made nice.
     pub fn of(place: &Place) -> Option<Self> {
         let written = fs::read_to_string(place.journal(UNDO.file)).ok()?;
-        let made: MadeNice = serde_json::from_str(written.lines().last()?).ok()?;
+        let made: NiceEntry = serde_json::from_str(written.lines().last()?).ok()?;
         unnoted_of(&place.pins(), made.unnoted_id).ok().flatten().map(Self)
     }
 
@@ -248,12 +248,13 @@ impl Unnoted {
     }
 }
 
-impl Entry for MadeNice {
+impl Entry for NiceEntry {
     fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
         let pins = Place::here()?.pins();
         let found = notes_of(&pins, self.map_id).context("cannot open the notes of nice tasks")?;
         let map = found.ok_or_else(|| {
-            anyhow!(Lost).context("the notes of nice tasks are gone, so background processes may stay at nice 19")
+            anyhow!(Irreversible)
+                .context("the notes of nice tasks are gone, so background processes may stay at nice 19")
         })?;
         let notes = Notes::load_to_end(&map, dry_run)?;
         let mut put_back = BTreeSet::new();
@@ -286,9 +287,9 @@ impl Entry for MadeNice {
             )),
         };
         let unnoted = unnoted_of(&pins, self.unnoted_id).context("cannot open the count of tasks without a note")?;
-        let doubt = unnoted.and_then(|count| Unnoted(count).doubt());
+        let doubt = unnoted.and_then(|count| UnnotedCount(count).doubt());
         match doubt.filter(|_| !dry_run) {
-            Some(doubt) => Err(anyhow!(Lost).context([line.unwrap_or_default(), doubt].join("; but "))),
+            Some(doubt) => Err(anyhow!(Irreversible).context([line.unwrap_or_default(), doubt].join("; but "))),
             None => Ok(line.into_iter().collect()),
         }
     }
@@ -299,8 +300,8 @@ impl Task {
         (self.taken > 0).then(|| (self.process(), self.tid, shown(self.nice_now, self.ioprio_now)))
     }
 
-    fn wanted(&self) -> Wanted {
-        Wanted {
+    fn wanted(&self) -> ThreadSetting {
+        ThreadSetting {
             set: self.set,
             back: self.back,
             nice: self.nice,

@@ -36,10 +36,10 @@ mod sojourn;
 mod treatments;
 pub mod undo;
 
-use admission::{Admission, Received};
+use admission::{Admission, ReceiveMaps};
 use bpf_qdisc::BpfQdisc;
-use forwarded::Containers;
-use undo::{Before, UNDO};
+use forwarded::ForwardedContainers;
+use undo::{OriginalQueue, UNDO};
 
 /// Real time, streams, best effort, background.
 const BANDS: usize = 4;
@@ -49,11 +49,11 @@ const HANDLE: u32 = 0x6777_0000;
 pub struct QueueActuator {
     netlink: Netlink,
     place: Place,
-    journal: Journal<Before>,
+    journal: Journal<OriginalQueue>,
     /// What could not be put back, and stays journalled; and why.
-    left: Vec<(Before, String)>,
+    left: Vec<(OriginalQueue, String)>,
     /// By interface.
-    links: BTreeMap<u32, Link>,
+    links: BTreeMap<u32, ManagedLink>,
     rules: Vec<Deadline>,
     /// What arrival.bpf.c knows of requests, for their answers.
     requests: Option<MapHandle>,
@@ -75,19 +75,19 @@ pub struct QueueActuator {
     qdisc: Option<BpfQdisc>,
     is_prepared: bool,
     /// Loaded where there is a veth device beside the links.
-    containers: Option<Result<Containers>>,
+    containers: Option<Result<ForwardedContainers>>,
     /// The links that were in force when such devices were looked for.
     followed: Option<BTreeSet<u32>>,
 }
 
 /// A link on which a plan is in force.
-struct Link {
+struct ManagedLink {
     /// By which BPF finds what is kept of it.
     number: u32,
     name: String,
     plan: Plan,
     /// As it was journalled; None where packets are only marked.
-    before: Option<Before>,
+    before: Option<OriginalQueue>,
     /// What htb has counted, and when that was read.
     served: Option<(Duration, [Served; BANDS])>,
     /// Packets that wanted an order, where nothing of ours serves; None: not counted yet.
@@ -192,19 +192,19 @@ impl QueueActuator {
     }
 
     /// The link as it is now, `chosen` or not; None where the device is gone, even if another one has its number by now.
-    pub fn look(&mut self, ifindex: u32, name: &str, chosen: bool) -> Result<Option<Uplink>> {
+    pub fn read_uplink(&mut self, ifindex: u32, name: &str, chosen: bool) -> Result<Option<Uplink>> {
         let is_another = self.admission.as_ref().and_then(|admission| admission.is_on(ifindex)) == Some(false);
         if is_another {
             return Ok(None);
         }
-        match uplink::look(&mut self.netlink, ifindex, name, is_ours) {
+        match uplink::read(&mut self.netlink, ifindex, name, is_ours) {
             Err(error) if refused(&error) == Some(Errno::ENODEV) => Ok(None),
             looked => looked.map(|uplink| Some(Uplink { chosen, ..uplink })),
         }
     }
 
     /// What admission knows, for what arrives.
-    pub fn received(&self) -> Option<&Received> {
+    pub fn received(&self) -> Option<&ReceiveMaps> {
         self.admission.as_ref().map(|admission| &admission.shared.received)
     }
 

@@ -12,11 +12,11 @@ use giveway_engine::priority::{Given, Schedule};
 use nix::errno::Errno;
 
 use super::thread::attributes::{Attributes, cpus_in_order, cpus_of};
-use super::thread::refusal::{Surroundings, explain, prepare};
-use super::thread::{self, Changed};
+use super::thread::refusal::{GrantConditions, explain, prepare};
+use super::thread::{self, ThreadChange};
 use crate::journal::Journal;
 use crate::kernel::process::{Handle, ThreadMark};
-use crate::kernel::tasks::{Share, Tasks};
+use crate::kernel::tasks::{RealtimeGroup, Tasks};
 use crate::place::Place;
 
 /// A process may make threads as fast as they are set. Those that come later are reported one by one.
@@ -27,14 +27,14 @@ const ENDED_KEPT: usize = 64;
 struct Process {
     handle: Handle,
     schedule: Schedule,
-    threads: BTreeMap<u32, Changed>,
+    threads: BTreeMap<u32, ThreadChange>,
     /// From so many on, those that have ended are forgotten.
     kept: usize,
 }
 
 pub struct ScheduleActuator {
     tasks: Arc<Tasks>,
-    journal: Journal<Changed>,
+    journal: Journal<ThreadChange>,
     given: BTreeMap<ProcessId, Process>,
     usual_slice_ns: u64,
     /// A thread could not be put back: the journal stays as long as it is, for the next undo.
@@ -89,7 +89,7 @@ impl ScheduleActuator {
         })
     }
 
-    fn apply_to_all(&mut self, id: ProcessId, had: &BTreeMap<u32, Changed>) -> Result<()> {
+    fn apply_to_all(&mut self, id: ProcessId, had: &BTreeMap<u32, ThreadChange>) -> Result<()> {
         for _ in 0..ROUNDS {
             let Some(process) = self.given.get(&id) else { break };
             let threads = self.tasks.threads.of(id.pid).context("its threads cannot be told")?;
@@ -112,7 +112,7 @@ impl ScheduleActuator {
         self.set(id, &[tid], &BTreeMap::new())
     }
 
-    fn set(&mut self, id: ProcessId, tids: &[u32], had: &BTreeMap<u32, Changed>) -> Result<()> {
+    fn set(&mut self, id: ProcessId, tids: &[u32], had: &BTreeMap<u32, ThreadChange>) -> Result<()> {
         let Some(process) = self.given.get_mut(&id) else {
             return Ok(());
         };
@@ -144,12 +144,12 @@ impl ScheduleActuator {
         Ok(())
     }
 
-    fn share_of(&self, tid: u32) -> Option<Share> {
+    fn share_of(&self, tid: u32) -> Option<RealtimeGroup> {
         self.tasks.process(tid).ok()??.share
     }
 
     fn refused(&self, errno: Errno, tid: u32, schedule: &Schedule) -> String {
-        let mut around = Surroundings::of(tid, self.share_of(tid));
+        let mut around = GrantConditions::of(tid, self.share_of(tid));
         // What was tried has been taken back already.
         if !schedule.cpus.is_empty() {
             around.cpus.0 = around.cpus.0.min(cpus_in_order(schedule).len());
@@ -162,7 +162,7 @@ impl ScheduleActuator {
         let Some(process) = self.given.remove(&id) else {
             return false;
         };
-        let outcomes: Vec<_> = process.threads.values().map(Changed::take_back).collect();
+        let outcomes: Vec<_> = process.threads.values().map(ThreadChange::take_back).collect();
         let set_back = outcomes.iter().filter(|outcome| matches!(outcome, Ok(true))).count();
         self.has_failed |= outcomes.iter().any(Result::is_err);
         if self.has_failed {
@@ -241,9 +241,9 @@ fn before(
     id: ProcessId,
     tid: u32,
     schedule: &Schedule,
-    had: &BTreeMap<u32, Changed>,
+    had: &BTreeMap<u32, ThreadChange>,
     usual_slice_ns: u64,
-) -> io::Result<Option<Changed>> {
+) -> io::Result<Option<ThreadChange>> {
     let (Some(mark), Ok(is)) = (ThreadMark::of(id.pid, tid)?, Attributes::of(tid)) else {
         return Ok(None);
     };
@@ -251,7 +251,7 @@ fn before(
     let is = is.without_slice(usual_slice_ns);
     let cpus = || Some((cpus_of(tid).ok()?, cpus_in_order(schedule)));
     let cpus = if schedule.cpus.is_empty() { None } else { cpus() };
-    Ok(Some(Changed {
+    Ok(Some(ThreadChange {
         pid: id.pid,
         tid,
         mark,

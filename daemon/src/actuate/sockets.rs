@@ -21,7 +21,7 @@ pub mod pace;
 pub mod receive;
 mod walk;
 
-use cap::marks::{self, Capped};
+use cap::marks::{self, CapEntry};
 
 /// Opens an actuator, where it is wanted; where that fails, this and the reason are what `status` shows.
 const ACTUATORS: [(&str, IsWanted, Open); 4] = [
@@ -91,13 +91,13 @@ pub trait SocketActuator {
 
 /// All of them. Empty in a dry run.
 #[derive(Default)]
-pub struct Sockets {
+pub struct SocketActuators {
     actuators: Vec<Box<dyn SocketActuator>>,
     /// What all of them have written down.
-    journal: Option<Journal<Capped>>,
+    journal: Option<Journal<CapEntry>>,
 }
 
-impl Sockets {
+impl SocketActuators {
     /// Opens every actuator that this kernel has; also returns what does not work.
     /// `local_waits`: what the queue tells of background that waits in it.
     pub fn open(place: &Place, config: &Config, local_waits: &MapHandle) -> (Self, Vec<String>) {

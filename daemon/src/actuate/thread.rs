@@ -2,7 +2,7 @@
 //! How one thread is scheduled: changed, and put back. Input: a thread and what it is to have. Output: what it had, or why
 //! the kernel refuses. It never decides, and puts back only what a thread still has as it was given.
 //!
-//! What a thread was is journalled before it is changed ([`Changed`]), and put back from there, in this process or after
+//! What a thread was is journalled before it is changed ([`ThreadChange`]), and put back from there, in this process or after
 //! its death. A thread is named by its number and a mark, since numbers are used again. Nothing here opens a file, where
 //! the kernel is 6.9 or newer.
 
@@ -12,18 +12,18 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::journal::Entry;
-use crate::journal::register::{JournalFile, Undo};
+use crate::journal::register::{JournalFile, UndoHandler};
 use crate::kernel::process::{Handle, ThreadMark};
 
 pub mod attributes;
 pub mod refusal;
 
 use attributes::{Attributes, cpus_of, set_cpus};
-use refusal::{Surroundings, explain};
+use refusal::{GrantConditions, explain};
 
 /// A thread that has what giveway gave, or is about to.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Changed {
+pub struct ThreadChange {
     pub pid: u32,
     pub tid: u32,
     pub mark: ThreadMark,
@@ -34,11 +34,11 @@ pub struct Changed {
 }
 
 /// Each of those that change threads does so in a thread of its own.
-pub const REALTIME: Undo = Undo::of::<Changed>(JournalFile::Realtime);
-pub const CHAINS: Undo = Undo::of::<Changed>(JournalFile::Chains);
-pub const NAPI: Undo = Undo::of::<Changed>(JournalFile::Napi);
+pub const REALTIME: UndoHandler = UndoHandler::of::<ThreadChange>(JournalFile::Realtime);
+pub const CHAINS: UndoHandler = UndoHandler::of::<ThreadChange>(JournalFile::Chains);
+pub const NAPI: UndoHandler = UndoHandler::of::<ThreadChange>(JournalFile::Napi);
 
-impl Changed {
+impl ThreadChange {
     /// Makes the change. `process` is the thread's, opened before the change was journalled.
     pub fn put(&self, process: &Handle) -> Result<(), Errno> {
         if let Some((_, cpus)) = &self.cpus {
@@ -115,7 +115,7 @@ impl Changed {
     }
 }
 
-impl Entry for Changed {
+impl Entry for ThreadChange {
     /// The line is the same for all threads of a process.
     fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
         let did = self.if_there(if dry_run { Self::is_still } else { Self::restore })?;
@@ -127,7 +127,7 @@ impl Entry for Changed {
 
 /// Raises a thread to SCHED_FIFO at this priority, unless it has that already; `keep` journals what it was before. A
 /// thread that has real time from another tool is left unchanged.
-pub fn raise(pid: u32, tid: u32, priority: u32, keep: impl FnOnce(Changed) -> Result<()>) -> Result<()> {
+pub fn raise(pid: u32, tid: u32, priority: u32, keep: impl FnOnce(ThreadChange) -> Result<()>) -> Result<()> {
     let policy = Policy::Fifo { priority };
     let (old, given) = (
         Attributes::of(tid).context("it has ended")?,
@@ -139,7 +139,7 @@ pub fn raise(pid: u32, tid: u32, priority: u32, keep: impl FnOnce(Changed) -> Re
     if old.is_realtime() {
         bail!("already {}, set by another tool; left unchanged", old.shown());
     }
-    keep(Changed {
+    keep(ThreadChange {
         pid,
         tid,
         mark: ThreadMark::of(pid, tid)?.context("it has ended")?,
@@ -151,7 +151,7 @@ pub fn raise(pid: u32, tid: u32, priority: u32, keep: impl FnOnce(Changed) -> Re
 }
 
 fn why_refused(errno: Errno, policy: Policy) -> String {
-    explain(errno, policy, &Surroundings::own())
+    explain(errno, policy, &GrantConditions::own())
 }
 
 /// Puts the calling thread above all that is granted, but not what it starts.

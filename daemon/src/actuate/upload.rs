@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::download::device::{self, UP};
 use super::download::tree::Tree;
 use super::download::{self, drain, largest_packet};
-use super::filters::{self, Filtered, Filters};
-use crate::journal::register::{JournalFile, Undo};
+use super::filters::{self, FilteredDevice, Filters};
+use crate::journal::register::{JournalFile, UndoHandler};
 use crate::journal::{Entry, Journal};
 use crate::kernel::netlink::Netlink;
 use crate::kernel::{uplink, way_in};
@@ -23,23 +23,23 @@ use crate::place::Place;
 /// A link whose egress has a filter, as it is journalled.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(transparent)]
-pub struct Sent(Filtered);
+pub struct UploadEntry(FilteredDevice);
 
-pub const UNDO: Undo = Undo::of::<Sent>(JournalFile::Uplink);
+pub const UNDO: UndoHandler = UndoHandler::of::<UploadEntry>(JournalFile::Uplink);
 
-impl From<Filtered> for Sent {
-    fn from(filtered: Filtered) -> Self {
+impl From<FilteredDevice> for UploadEntry {
+    fn from(filtered: FilteredDevice) -> Self {
         Self(filtered)
     }
 }
 
 pub struct UploadActuator {
     netlink: Netlink,
-    journal: Journal<Sent>,
-    standing: Option<Standing>,
+    journal: Journal<UploadEntry>,
+    standing: Option<InstalledUpload>,
 }
 
-struct Standing {
+struct InstalledUpload {
     ifindex: u32,
     tree: Tree,
     filters: Filters,
@@ -82,9 +82,9 @@ impl UploadActuator {
             let tree = Tree::put_up(&mut self.netlink, ifindex)?;
             let filters = Filters::load(ifindex, tree.is_fair())?;
             device::switch_on(&mut self.netlink, ifindex)?;
-            self.standing = Some(Standing { ifindex, tree, filters });
+            self.standing = Some(InstalledUpload { ifindex, tree, filters });
         }
-        let Standing { tree, filters, .. } = self.standing.as_mut().context("nothing stands")?;
+        let InstalledUpload { tree, filters, .. } = self.standing.as_mut().context("nothing stands")?;
         let largest = largest_packet(plan);
         tree.follow(&mut self.netlink, &plan.limits, &BTreeMap::new(), largest)?;
         let left_out = filters.follow(&mut self.netlink, &mut self.journal, &plan.links)?;
@@ -106,7 +106,7 @@ impl UploadActuator {
 
     /// Why what was put up does not work any more, if it does not.
     pub fn lost(&mut self) -> Option<String> {
-        let why = self.standing.as_mut()?.look(&mut self.netlink).err()?;
+        let why = self.standing.as_mut()?.check(&mut self.netlink).err()?;
         self.give_up();
         Some(format!("{why:#}"))
     }
@@ -141,10 +141,10 @@ impl UploadActuator {
     }
 }
 
-impl Standing {
+impl InstalledUpload {
     /// # Errors
     /// Where it does not work any more.
-    fn look(&mut self, netlink: &mut Netlink) -> Result<()> {
+    fn check(&mut self, netlink: &mut Netlink) -> Result<()> {
         let name = UP.name;
         let Ok(device) = uplink::device(netlink, self.ifindex) else {
             bail!("the intermediate device {name} is gone");
@@ -162,7 +162,7 @@ impl Standing {
     }
 }
 
-impl Entry for Sent {
+impl Entry for UploadEntry {
     fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
         let mut lines = self.0.put_back(dry_run)?;
         // In which packets that came this way may still wait.

@@ -9,7 +9,7 @@ use nix::unistd::getuid;
 use crate::commands::args::Json;
 use crate::commands::{print, print_json};
 use crate::control::{ActiveFor, ActiveNow, Request, client};
-use crate::kernel::cgroup::Root;
+use crate::kernel::cgroup::CgroupRoot;
 use crate::place::Place;
 
 #[derive(Args)]
@@ -56,7 +56,7 @@ fn line(ActiveFor { activity, left_s }: &ActiveFor) -> String {
 
 /// Of a cgroup by its path, or of a unit that runs.
 pub fn id_of(subject: &str) -> Result<u64> {
-    let root = Root::open()?;
+    let root = CgroupRoot::open()?;
     let path = match subject.strip_prefix('/') {
         Some(path) => path.to_owned(),
         None => unit(&root, subject)
@@ -67,7 +67,7 @@ pub fn id_of(subject: &str) -> Result<u64> {
 }
 
 /// The path of the system's own unit of this name, or else of the user's.
-fn unit(root: &Root, name: &str) -> Option<String> {
+fn unit(root: &CgroupRoot, name: &str) -> Option<String> {
     let uid = getuid();
     let own = format!("user.slice/user-{uid}.slice/user@{uid}.service");
     root.find_in_slices("", name)

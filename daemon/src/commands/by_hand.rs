@@ -13,7 +13,7 @@ use giveway_engine::rate;
 
 use crate::commands::args::{Json, RateArgs, classes};
 use crate::commands::{active, counted, print, print_json};
-use crate::control::{ByHandNow, Named, Part, Request, client};
+use crate::control::{ByHandNow, Request, SettingKind, TargetId, client};
 use crate::kernel::process::thread_start;
 use crate::place::Place;
 use crate::say::{note, print_line};
@@ -86,10 +86,10 @@ pub fn class(command: &ClassCommand) -> Result<()> {
             change(request, output.json, &format!("{} from now on", class.name()))
         }
         ClassCommand::Clear { target, output } => {
-            let (target, what) = (named(&target.target)?, Part::Class);
+            let (target, what) = (named(&target.target)?, SettingKind::Class);
             change(Request::Clear { target, what }, output.json, "no class is set by hand")
         }
-        ClassCommand::List(output) => list(output.json, Part::Class),
+        ClassCommand::List(output) => list(output.json, SettingKind::Class),
     }
 }
 
@@ -107,10 +107,10 @@ pub fn limit(command: &LimitCommand) -> Result<()> {
             change(request, output.json, &said)
         }
         LimitCommand::Clear { target, output } => {
-            let (target, what) = (named(&target.target)?, Part::Limit);
+            let (target, what) = (named(&target.target)?, SettingKind::Limit);
             change(Request::Clear { target, what }, output.json, "no limit is set by hand")
         }
-        LimitCommand::List(output) => list(output.json, Part::Limit),
+        LimitCommand::List(output) => list(output.json, SettingKind::Limit),
     }
 }
 
@@ -138,17 +138,17 @@ fn change(request: Request, json: bool, done: &str) -> Result<()> {
     Ok(())
 }
 
-fn list(json: bool, part: Part) -> Result<()> {
+fn list(json: bool, part: SettingKind) -> Result<()> {
     let mut now: ByHandNow = client::ask(&Place::here()?, Request::ByHand)?.first()?;
     now.by_hand.retain(|view| match part {
-        Part::Class => view.set.class.is_some(),
-        Part::Limit => view.set.limit.is_some(),
+        SettingKind::Class => view.set.class.is_some(),
+        SettingKind::Limit => view.set.limit.is_some(),
     });
     if json {
         return print_json(&now);
     }
     if now.by_hand.is_empty() {
-        let what = if part == Part::Class { "class" } else { "limit" };
+        let what = if part == SettingKind::Class { "class" } else { "limit" };
         return print(&format!(
             "no {what} is set by hand; `giveway {what} set TARGET` sets one for what runs already\n"
         ));
@@ -161,10 +161,10 @@ fn list(json: bool, part: Part) -> Result<()> {
     )
 }
 
-fn line(view: &HandView, part: Part) -> String {
+fn line(view: &HandView, part: SettingKind) -> String {
     let what = match part {
-        Part::Class => class_shown(view),
-        Part::Limit => limit_shown(view),
+        SettingKind::Class => class_shown(view),
+        SettingKind::Limit => limit_shown(view),
     };
     format!("{}: {what}{}", view.set.target.shown(), lacks_shown(view))
 }
@@ -209,12 +209,12 @@ pub fn shown(view: &HandView) -> String {
     format!("{}: {}{}", view.set.target.shown(), what.join("; "), lacks_shown(view))
 }
 
-fn named(target: &str) -> Result<Named> {
+fn named(target: &str) -> Result<TargetId> {
     if let Ok(pid) = target.parse::<u32>() {
-        return process(pid).map(Named::Process);
+        return process(pid).map(TargetId::Process);
     }
     if let Some(flow) = flow(target) {
-        return Ok(Named::Flow(flow));
+        return Ok(TargetId::Flow(flow));
     }
     let id = active::id_of(target);
     let id = id.map_err(|error| {
@@ -223,7 +223,7 @@ fn named(target: &str) -> Result<Named> {
              IPv6 [ADDRESS]:PORT; `giveway link set` is for links, a rule with `user` for users"
         )
     })?;
-    Ok(Named::Cgroup(id))
+    Ok(TargetId::Cgroup(id))
 }
 
 fn process(pid: u32) -> Result<ProcessId> {

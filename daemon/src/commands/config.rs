@@ -22,7 +22,7 @@ use crate::say::print_line;
 
 mod machine;
 
-use machine::{Machine, no_unit};
+use machine::{MachineCheck, no_unit};
 
 #[derive(Args)]
 pub struct ConfigArgs {
@@ -51,7 +51,7 @@ pub enum ConfigCommand {
 pub fn run(args: &ConfigArgs) -> Result<()> {
     match &args.command {
         Some(ConfigCommand::Check { files, strict, offline }) => {
-            let mut told = Told::default();
+            let mut told = WarningCounts::default();
             check(files, *offline, &mut told)?;
             if *strict { told.as_errors() } else { Ok(()) }
         }
@@ -61,13 +61,13 @@ pub fn run(args: &ConfigArgs) -> Result<()> {
 
 /// How many warnings there were.
 #[derive(Default)]
-struct Told {
+struct WarningCounts {
     of_files: usize,
     of_machine: usize,
 }
 
-impl Told {
-    fn count(&mut self, remark: &Remark) {
+impl WarningCounts {
+    fn count(&mut self, remark: &Warning) {
         *(if remark.is_machines {
             &mut self.of_machine
         } else {
@@ -94,13 +94,13 @@ impl Told {
 }
 
 /// What does nothing, or less than it says.
-struct Remark {
+struct Warning {
     line: String,
     /// On another machine it might.
     is_machines: bool,
 }
 
-impl Remark {
+impl Warning {
     fn of_file(line: String) -> Self {
         Self {
             line,
@@ -116,7 +116,7 @@ impl Remark {
     }
 }
 
-fn check(files: &[impl AsRef<Path>], offline: bool, told: &mut Told) -> Result<()> {
+fn check(files: &[impl AsRef<Path>], offline: bool, told: &mut WarningCounts) -> Result<()> {
     let mut problems = Vec::new();
     let (mut main, mut folder) = (None, Vec::new());
     for path in files.iter().map(AsRef::as_ref) {
@@ -131,8 +131,8 @@ fn check(files: &[impl AsRef<Path>], offline: bool, told: &mut Told) -> Result<(
                 let of_file = unread(path)
                     .into_iter()
                     .chain(somebody_elses(path))
-                    .map(Remark::of_file);
-                let mut remarks: Vec<Remark> = of_file.chain(idle(&rules)).collect();
+                    .map(Warning::of_file);
+                let mut remarks: Vec<Warning> = of_file.chain(idle(&rules)).collect();
                 remarks.extend(text.iter().flat_map(|text| idle_keys(path, text)));
                 remarks.retain(|remark| !(offline && remark.is_machines));
                 remarks.sort_by_key(|remark| line_of(&remark.line));
@@ -163,7 +163,7 @@ fn check(files: &[impl AsRef<Path>], offline: bool, told: &mut Told) -> Result<(
 }
 
 /// Files of rules are for links that the usual configuration tells of.
-fn check_machine(main: Option<Source>, folder: Vec<Source>, told: &mut Told) -> Result<()> {
+fn check_machine(main: Option<Source>, folder: Vec<Source>, told: &mut WarningCounts) -> Result<()> {
     let usual = || fs::read_to_string(USUAL_CONFIGURATION).ok();
     let text = main.as_ref().map_or_else(usual, |main| main.text.clone().ok());
     let config = text.and_then(|text| Config::parse(&text).ok()).unwrap_or_default();
@@ -175,7 +175,7 @@ fn check_machine(main: Option<Source>, folder: Vec<Source>, told: &mut Told) -> 
         },
         &uid_of,
     );
-    let machine = Machine::look(&config, &rules);
+    let machine = MachineCheck::run(&config, &rules);
     print_line("this machine:")?;
     for line in machine.lines.iter().chain(&machine.missing) {
         print_line(format_args!("  {line}"))?;
@@ -214,13 +214,13 @@ fn somebody_elses(path: &Path) -> Option<String> {
 }
 
 /// What does nothing beside the rules: keys that another one stands in for, and real-time priority of no program.
-fn idle_keys(path: &Path, text: &str) -> Vec<Remark> {
+fn idle_keys(path: &Path, text: &str) -> Vec<Warning> {
     let Ok(config) = Config::parse(text) else {
         return Vec::new();
     };
     let programs = config.realtime.iter().filter_map(|rule| rule.conditions.exe.as_deref());
     let idle = programs.filter_map(|exe| {
-        Some(Remark::of_machine(format!(
+        Some(Warning::of_machine(format!(
             "the [[realtime]] of {exe} holds for nothing here: {}",
             no_program(exe)?
         )))
@@ -232,7 +232,7 @@ fn idle_keys(path: &Path, text: &str) -> Vec<Remark> {
     });
     let shared = alone.filter_map(|asked| {
         let exe = asked.exe.as_deref()?;
-        Some(Remark::of_machine(format!(
+        Some(Warning::of_machine(format!(
             "the [[realtime]] of {exe} {}",
             shared(exe)?
         )))
@@ -245,9 +245,9 @@ fn idle_keys(path: &Path, text: &str) -> Vec<Remark> {
     let of_file = idle_of_cap(&config).into_iter().chain(idle_rates(&config));
     let said = idle
         .chain(shared)
-        .chain(of_file.map(Remark::of_file))
-        .chain(port.map(Remark::of_machine));
-    let placed = |remark: Remark| Remark {
+        .chain(of_file.map(Warning::of_file))
+        .chain(port.map(Warning::of_machine));
+    let placed = |remark: Warning| Warning {
         line: format!("{}: {}", path.display(), remark.line),
         ..remark
     };
@@ -392,9 +392,9 @@ fn stem(path: &Path) -> String {
 }
 
 /// What in it does nothing, here at least.
-fn idle(rules: &Rules) -> impl Iterator<Item = Remark> {
+fn idle(rules: &Rules) -> impl Iterator<Item = Warning> {
     let anywhere = rules.remarks().into_iter();
-    let anywhere = anywhere.map(|(rule, why)| Remark::of_file(format!("{rule}: {why}")));
+    let anywhere = anywhere.map(|(rule, why)| Warning::of_file(format!("{rule}: {why}")));
     let idle = rules.by_executable().filter_map(|(rule, exe)| {
         let why = no_program(exe)?;
         Some(format!("{rule}: holds for nothing here: {why}"))
@@ -421,7 +421,7 @@ fn idle(rules: &Rules) -> impl Iterator<Item = Remark> {
         .chain(no_units)
         .chain(scripts)
         .chain(of_nobody);
-    anywhere.chain(here.map(Remark::of_machine))
+    anywhere.chain(here.map(Warning::of_machine))
 }
 
 fn is_in_a_folder_of_rules(path: &Path) -> bool {

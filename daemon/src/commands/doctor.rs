@@ -12,7 +12,7 @@ use crate::commands::status::queue_lines;
 use crate::commands::{hanging, print, print_json, terminal_columns};
 use crate::control::client;
 use crate::kernel::kernel_release;
-use crate::kernel::response::Machine;
+use crate::kernel::response::LatencyFactors;
 use crate::place::Place;
 
 mod measure;
@@ -37,7 +37,7 @@ pub struct DoctorArgs {
 pub fn run(args: &DoctorArgs) -> Result<()> {
     let measured = if args.measure { measure::rows()? } else { Vec::new() };
     let capabilities = probe::capabilities();
-    let findings = response::findings(&Machine::here());
+    let findings = response::findings(&LatencyFactors::here());
     let daemon = Place::here().and_then(|place| client::status(&place));
     if args.output.json {
         let list: Vec<_> = capabilities

@@ -20,7 +20,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::execvp;
 
 use crate::commands::args::{RateArgs, classes, policies};
-use crate::control::{Chosen, Launched, Request, client};
+use crate::control::{ChoiceOutcome, LaunchTerms, Request, client};
 use crate::exit::Code;
 use crate::inherited::give_back;
 use crate::place::Place;
@@ -92,7 +92,7 @@ fn accept<T>(args: &ExecArgs, missing: &str, outcome: Result<T>) -> Result<Optio
     }
 }
 
-fn choose(args: &ExecArgs, rates: Rates) -> Result<Chosen> {
+fn choose(args: &ExecArgs, rates: Rates) -> Result<ChoiceOutcome> {
     let request = Request::Choose {
         class: args.class,
         upload_limit_mbit: rates.up.map(mbit),
@@ -104,7 +104,7 @@ fn choose(args: &ExecArgs, rates: Rates) -> Result<Chosen> {
 }
 
 /// As far as it is known before the command sends anything; `status` and `why` say what comes to light later.
-fn say_what_is_not_enforced(args: &ExecArgs, rates: Rates, chosen: Option<&Chosen>) {
+fn say_what_is_not_enforced(args: &ExecArgs, rates: Rates, chosen: Option<&ChoiceOutcome>) {
     let Some(chosen) = chosen else { return };
     let holds = |rate: Option<u64>, links: &[String]| rate.is_none() || !links.is_empty();
     let holds = holds(rates.up, &chosen.limits_sent) && holds(rates.down, &chosen.limits_received);
@@ -151,7 +151,7 @@ fn say_what_is_not_enforced(args: &ExecArgs, rates: Rates, chosen: Option<&Chose
 }
 
 /// Where each limit holds.
-fn limit_lines(rates: Rates, chosen: &Chosen) -> Vec<String> {
+fn limit_lines(rates: Rates, chosen: &ChoiceOutcome) -> Vec<String> {
     let line = |does: &str, direction: &str, rate: u64, by: &[String]| {
         let mbit = mbit(rate);
         let by = match (chosen.not_enforced.is_empty(), by.is_empty()) {
@@ -175,7 +175,7 @@ fn ask_for_real_time(args: &ExecArgs, priority: u32) -> Result<()> {
         cpus: args.cpus.clone(),
     };
     let place = Place::here()?;
-    let granted: Option<Launched> = client::patiently(|| client::ask(&place, request.clone())?.first())?;
+    let granted: Option<LaunchTerms> = client::patiently(|| client::ask(&place, request.clone())?.first())?;
     let rttime_us = u64::from(granted.context("the daemon is of another version")?.rttime_ms) * 1000;
     // Should the daemon and its guardian die, a thread that never pauses must still come to an end.
     setrlimit(Resource::RLIMIT_RTTIME, rttime_us, rttime_us + GRACE_MS * 1000)
@@ -207,7 +207,7 @@ mod tests {
         let line = |not_enforced: &[&str], enforced_by: &[&str]| {
             let [not_enforced, enforced_by] =
                 [not_enforced, enforced_by].map(|names| names.iter().map(ToString::to_string).collect());
-            let chosen = Chosen {
+            let chosen = ChoiceOutcome {
                 in_place: Vec::new(),
                 not_enforced,
                 limits_received: enforced_by,

@@ -30,8 +30,8 @@ use args::JitterArgs;
 use distribution::Distribution;
 use load::Loads;
 use recorder::Recorder;
-use report::Report;
-use terminal::Screen;
+use report::JitterReport;
+use terminal::ProgressLines;
 use waker::{Wakers, Wakeup, now_ns};
 
 use crate::commands::print_json;
@@ -41,7 +41,7 @@ const LOOK_EVERY_MS: u8 = 200;
 
 /// What has been measured so far.
 #[derive(Debug, Default)]
-pub struct Measured {
+pub struct JitterMeasurement {
     pub distribution: Distribution,
     pub missed: u64,
     pub elapsed: Duration,
@@ -49,7 +49,7 @@ pub struct Measured {
     pub worst: Vec<Wakeup>,
 }
 
-impl Measured {
+impl JitterMeasurement {
     fn add(&mut self, wakeup: Wakeup, keep: usize) {
         self.distribution.add(wakeup.late_ns());
         self.missed += wakeup.missed;
@@ -80,7 +80,7 @@ pub fn run(args: &JitterArgs) -> Result<()> {
     let recorder = recorder.context("the causes cannot be looked for (--no-causes measures without them)")?;
     let wakers = Wakers::start(args, recorder.as_ref())?;
     let is_watched = !args.json && std::io::stdout().is_terminal();
-    let mut screen = Screen::new(args, is_watched);
+    let mut screen = ProgressLines::new(args, is_watched);
     let measured = measure(args, &wakers, &interrupt, &mut screen)?;
     let in_force = wakers
         .threads
@@ -94,7 +94,7 @@ pub fn run(args: &JitterArgs) -> Result<()> {
         "interrupted before the first wake-up"
     );
     let steal_ms = machine::steal_ms()?.saturating_sub(steal_before_ms);
-    let report = Report::new(args, &wakers, &measured, in_force, steal_ms);
+    let report = JitterReport::new(args, &wakers, &measured, in_force, steal_ms);
     if let Some(path) = &args.svg {
         chart::draw(&measured.distribution, &report.title(args), path)
             .with_context(|| format!("cannot draw {}", path.display()))?;
@@ -114,8 +114,13 @@ fn interrupt() -> Result<SignalFd> {
     SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).context("cannot wait for signals")
 }
 
-fn measure(args: &JitterArgs, wakers: &Wakers, interrupt: &SignalFd, screen: &mut Screen) -> Result<Measured> {
-    let mut measured = Measured::default();
+fn measure(
+    args: &JitterArgs,
+    wakers: &Wakers,
+    interrupt: &SignalFd,
+    screen: &mut ProgressLines,
+) -> Result<JitterMeasurement> {
+    let mut measured = JitterMeasurement::default();
     let keep = usize::from(args.worst);
     let length = args.wakeups.map_or(args.expected(), |_| Duration::MAX);
     let is_within = |wakeup: &Wakeup| u128::from(wakeup.planned_ns - wakers.started_ns) < length.as_nanos();

@@ -21,7 +21,9 @@ use tokio::time::{sleep, timeout};
 
 pub mod wire;
 
-use wire::{Frame, HELLO_BYTES, Kind, LONGEST, MOST_BYTES, PROBE_BYTES, kind_of, read_frame, tune, write_frame};
+use wire::{
+    ConnectionKind, Frame, HELLO_BYTES, LONGEST, MOST_BYTES, PROBE_BYTES, kind_of, read_frame, tune, write_frame,
+};
 
 /// Connections at a time, of one address and of all.
 const OF_AN_ADDRESS: usize = 64;
@@ -140,13 +142,13 @@ async fn answer(mut stream: TcpStream) -> Result<()> {
         .await
         .context("it says nothing")??;
     match kind_of(&hello) {
-        Some(Kind::Probe) => answer_probes(stream).await,
+        Some(ConnectionKind::Probe) => answer_probes(stream).await,
         Some(kind) => {
             let (reader, writer) = stream.into_split();
             let (questions, asked) = mpsc::channel(WAITING);
             tokio::select! {
-                heard = hear(reader, questions) => heard,
-                said = say(writer, asked, kind == Kind::Down) => said,
+                heard = read_frames(reader, questions) => heard,
+                said = write_frames(writer, asked, kind == ConnectionKind::Down) => said,
             }
         }
         None => bail!("it is no `giveway try` of this version"),
@@ -161,7 +163,7 @@ async fn answer_probes(mut stream: TcpStream) -> Result<()> {
     }
 }
 
-async fn hear(reader: OwnedReadHalf, questions: Sender<u64>) -> Result<()> {
+async fn read_frames(reader: OwnedReadHalf, questions: Sender<u64>) -> Result<()> {
     let mut reader = BufReader::with_capacity(64 * 1024, reader);
     let mut heard = 0;
     while heard < MOST_BYTES {
@@ -174,7 +176,7 @@ async fn hear(reader: OwnedReadHalf, questions: Sender<u64>) -> Result<()> {
     Ok(())
 }
 
-async fn say(mut writer: OwnedWriteHalf, mut asked: Receiver<u64>, fills: bool) -> Result<()> {
+async fn write_frames(mut writer: OwnedWriteHalf, mut asked: Receiver<u64>, fills: bool) -> Result<()> {
     let mut said = 0;
     while said < MOST_BYTES {
         let frame = match asked.try_recv() {

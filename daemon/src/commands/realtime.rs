@@ -10,7 +10,7 @@ use giveway_engine::priority::{HeldStatus, PriorityStatus};
 
 use crate::commands::args::{Json, policies};
 use crate::commands::{print, print_json};
-use crate::control::{Launched, Request, client};
+use crate::control::{LaunchTerms, Request, client};
 use crate::place::Place;
 use crate::say::{note, print_line};
 
@@ -78,7 +78,7 @@ pub fn run(command: &RealtimeCommand) -> Result<()> {
         RealtimeCommand::Add(args) => {
             let rule = Box::new(RealtimeRule::from(args));
             let exe = rule.conditions.exe.clone();
-            let _: Option<Launched> = client::ask(&place, Request::RealtimeAdd { rule })?.first()?;
+            let _: Option<LaunchTerms> = client::ask(&place, Request::RealtimeAdd { rule })?.first()?;
             print("the rule holds until the daemon ends; `giveway realtime list` shows it\n")?;
             if let Some(exe) = exe.filter(|exe| !Path::new(exe).exists()) {
                 note(format_args!("there is no {exe} now; the rule waits for it"));
@@ -86,7 +86,7 @@ pub fn run(command: &RealtimeCommand) -> Result<()> {
         }
         RealtimeCommand::Remove { name } => {
             let request = Request::RealtimeRemove { name: name.clone() };
-            let _: Option<Launched> = client::ask(&place, request)?.first()?;
+            let _: Option<LaunchTerms> = client::ask(&place, request)?.first()?;
             print_line(format_args!(
                 "rule `{name}` is removed, and the priorities that it gave are taken back"
             ))?;

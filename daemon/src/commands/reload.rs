@@ -4,11 +4,11 @@
 use anyhow::Result;
 
 use crate::commands::{counted, print};
-use crate::control::{Reloaded, Request, client};
+use crate::control::{ReloadSummary, Request, client};
 use crate::place::Place;
 
 pub fn run() -> Result<()> {
-    let Reloaded { rules, unread } = client::ask(&Place::here()?, Request::Reload)?.first()?;
+    let ReloadSummary { rules, unread } = client::ask(&Place::here()?, Request::Reload)?.first()?;
     let mut text = format!("in force: {} for classes\n", counted(rules, "rule"));
     if !unread.is_empty() {
         text += &format!(

@@ -7,13 +7,15 @@ use clap::Args;
 use nix::unistd::geteuid;
 use serde_json::json;
 
+use crate::actuate::nice::UnnotedCount;
 use crate::commands::args::Json;
 use crate::commands::{counted, print, print_json};
-use crate::control::client::{self, Silent};
+use crate::control::client::{self, NoAnswer};
 use crate::inherited::raise_limits;
-use crate::place::{Ended, Place};
+use crate::journal::UndoReport;
+use crate::place::{EndedDaemon, Place};
 use crate::say::print_line;
-use crate::takeover::{For, end_silent, take_over};
+use crate::takeover::{TakeoverPurpose, end_silent, take_over};
 use crate::undo::{threads, undo, unnoted};
 
 #[derive(Args)]
@@ -41,20 +43,52 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     // The daemon, and its guardian, tell their log alone.
     let unnoted = unnoted(&place);
     let (mut stopped, mut killed) = match client::stop_daemon(&place) {
-        Err(error) if error.is::<Silent>() => (None, Some(end_silent(&place)?)),
+        Err(error) if error.is::<NoAnswer>() => (None, Some(end_silent(&place)?)),
         stopped => (stopped?, None),
     };
     // One that nobody has asked for is of an earlier end.
     let _ = place.take_report();
-    let lock = take_over(&place, For::Revert)?;
+    let lock = take_over(&place, TakeoverPurpose::Revert)?;
     let by_guardian = place.take_report();
-    let is_removed = matches!(lock.ended, Some(Ended::Removed(_)));
+    let is_removed = matches!(lock.ended, Some(EndedDaemon::Removed(_)));
     match lock.ended.filter(|_| (stopped, killed) == (None, None)) {
-        Some(Ended::Alone(pid)) => stopped = Some(pid),
-        Some(Ended::Killed(pid) | Ended::Removed(pid)) => killed = Some(pid),
+        Some(EndedDaemon::Alone(pid)) => stopped = Some(pid),
+        Some(EndedDaemon::Killed(pid) | EndedDaemon::Removed(pid)) => killed = Some(pid),
         None => {}
     }
-    let mut undone = undo(&place, false);
+    let undone = undo_rest(&place, asked, unnoted);
+    if args.output.json {
+        print_json(&json!({
+            "daemon_stopped": stopped,
+            "daemon_killed": killed,
+            "guardian_undid": by_guardian,
+            "sockets_put_back": undone.sockets,
+            "undone": undone.lines,
+            "failed": undone.failed,
+        }))?;
+    } else {
+        print_ended(stopped, killed, is_removed, by_guardian.as_ref())?;
+        print(&lines("left over", &undone.lines))?;
+    }
+    if !undone.failed.is_empty() {
+        bail!(
+            "not everything could be undone; try `giveway revert` again: {}",
+            undone.failed.join("; ")
+        );
+    }
+    if !args.output.json {
+        let left_over = match undone.sockets {
+            0 => String::new(),
+            sockets => format!("{} put back; ", counted(sockets, "left-over socket")),
+        };
+        print_line(format_args!("{left_over}nothing of giveway's is in force"))?;
+    }
+    Ok(())
+}
+
+/// What the daemon and its guardian have not undone, and what a start would go on from.
+fn undo_rest(place: &Place, asked: Result<()>, unnoted: Option<UnnotedCount>) -> UndoReport {
+    let mut undone = undo(place, false);
     if let Err(error) = asked {
         undone.fail(format!("{error:#}"));
     }
@@ -77,43 +111,27 @@ pub fn run(args: &RevertArgs) -> Result<()> {
         tracing::warn!("{error:#}");
     }
     place.remove_orphans(|other| drop(threads(other, false)));
-    if args.output.json {
-        print_json(&json!({
-            "daemon_stopped": stopped,
-            "daemon_killed": killed,
-            "guardian_undid": by_guardian,
-            "sockets_put_back": undone.sockets,
-            "undone": undone.lines,
-            "failed": undone.failed,
-        }))?;
-    } else {
-        match (stopped, killed) {
-            (Some(pid), _) => print_line(format_args!("the daemon (pid {pid}) has undone its work and ended"))?,
-            (None, Some(pid)) if is_removed => print_line(format_args!(
-                "the daemon (pid {pid}) could not be asked, since its state folder was removed, and was killed"
-            ))?,
-            (None, Some(pid)) => print_line(format_args!("the daemon (pid {pid}) did not answer and was killed"))?,
-            (None, None) => print_line("no daemon runs in this network namespace")?,
-        }
-        match by_guardian {
-            Some(undone) => print_line(format_args!("put back by its guardian: {undone}"))?,
-            None if is_removed => print_line("what its guardian put back is in the daemon's log")?,
-            None => {}
-        }
-        print(&lines("left over", &undone.lines))?;
+    undone
+}
+
+fn print_ended(
+    stopped: Option<u32>,
+    killed: Option<u32>,
+    is_removed: bool,
+    by_guardian: Option<&String>,
+) -> Result<()> {
+    match (stopped, killed) {
+        (Some(pid), _) => print_line(format_args!("the daemon (pid {pid}) has undone its work and ended"))?,
+        (None, Some(pid)) if is_removed => print_line(format_args!(
+            "the daemon (pid {pid}) could not be asked, since its state folder was removed, and was killed"
+        ))?,
+        (None, Some(pid)) => print_line(format_args!("the daemon (pid {pid}) did not answer and was killed"))?,
+        (None, None) => print_line("no daemon runs in this network namespace")?,
     }
-    if !undone.failed.is_empty() {
-        bail!(
-            "not everything could be undone; try `giveway revert` again: {}",
-            undone.failed.join("; ")
-        );
-    }
-    if !args.output.json {
-        let left_over = match undone.sockets {
-            0 => String::new(),
-            sockets => format!("{} put back; ", counted(sockets, "left-over socket")),
-        };
-        print_line(format_args!("{left_over}nothing of giveway's is in force"))?;
+    match by_guardian {
+        Some(undone) => print_line(format_args!("put back by its guardian: {undone}"))?,
+        None if is_removed => print_line("what its guardian put back is in the daemon's log")?,
+        None => {}
     }
     Ok(())
 }

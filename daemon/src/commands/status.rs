@@ -49,40 +49,8 @@ fn render(status: &Status, columns: Option<usize>) -> String {
         text += "\n";
     }
     let is_wide = columns.is_none_or(|columns| columns >= WIDE);
-    for link in &network.links {
-        let Some(counters) = &link.queue.counters else { continue };
-        if network.links.len() > 1 {
-            text += &format!("\n{}", link.interface);
-        }
-        let waited = if is_wide { "  p50 ms  p99 ms  max ms" } else { "" };
-        text += &format!("\n   BAND        WAITING      SENT   FULL  CODEL   LATE{waited}\n");
-        for (name, band) in counters.bands.in_order() {
-            text += &band_line(name, band, is_wide);
-        }
-    }
-    // Most UDP sockets are for a question and an answer.
-    let datagrams = network.datagrams.iter().filter(|view| view.class != Class::Standard);
-    let mut flows: Vec<&FlowView> = network.flows.iter().chain(datagrams).collect();
-    let queued_bytes = |f: &FlowView| f.flow.unsent_bytes + f.flow.unacked_bytes;
-    flows.sort_by_key(|f| (!f.sender, Reverse(queued_bytes(f)), f.flow.cookie));
-    if !flows.is_empty() {
-        let more = if is_wide { " QUEUE kB UP/DOWN Mbit/s" } else { "" };
-        text += &format!("\n  PROCESS       REMOTE                 CWND  CAP RTT ms{more}\n");
-    }
-    for flow in flows {
-        text += &flow_line(flow, is_wide);
-        if flow.class != Class::Standard {
-            let control = gives_way(flow, network.policy.dry_run);
-            let class = format!("{}: {}{control}", flow.class.name(), flow.class_why);
-            text += &hanging(&" ".repeat(CLASS_INDENT), CLASS_INDENT, &class, columns);
-            text += "
-";
-        }
-        for line in flow.enforcement_shown() {
-            text += &hanging(&" ".repeat(CLASS_INDENT), CLASS_INDENT, &line, columns);
-            text += "\n";
-        }
-    }
+    add_bands(&mut text, network, is_wide);
+    add_flows(&mut text, network, is_wide, columns);
     if !network.forwarded.is_empty() {
         text += "\n  FORWARDED FOR\n";
     }
@@ -91,21 +59,7 @@ fn render(status: &Status, columns: Option<usize>) -> String {
         text += &hanging("  ", CLASS_INDENT, &line, columns);
         text += "\n";
     }
-    if !network.limits.is_empty() {
-        let more = if is_wide { "  PASSED MB  WAITS kB  DROPPED" } else { "" };
-        text += &format!("\n  LIMIT     Mbit/s  PASSING  FLOWS{more}  OF\n");
-    }
-    for limit in &network.limits {
-        for (direction, way) in limit.ways() {
-            text += &hanging(
-                &limit_numbers(direction, way, is_wide),
-                CLASS_INDENT,
-                &limit.of,
-                columns,
-            );
-            text += "\n";
-        }
-    }
+    add_limits(&mut text, network, is_wide, columns);
     if !network.neighbours.is_empty() {
         text += "\n   NEIGHBOUR                 SENDERS  LAST HEARD  EVERY\n";
     }
@@ -113,6 +67,65 @@ fn render(status: &Status, columns: Option<usize>) -> String {
         text += &neighbour_line(neighbour);
     }
     text
+}
+
+fn add_bands(text: &mut String, network: &NetworkStatus, is_wide: bool) {
+    for link in &network.links {
+        let Some(counters) = &link.queue.counters else { continue };
+        if network.links.len() > 1 {
+            *text += &format!("\n{}", link.interface);
+        }
+        let waited = if is_wide { "  p50 ms  p99 ms  max ms" } else { "" };
+        *text += &format!("\n   BAND        WAITING      SENT   FULL  CODEL   LATE{waited}\n");
+        for (name, band) in counters.bands.in_order() {
+            *text += &band_line(name, band, is_wide);
+        }
+    }
+}
+
+fn add_flows(text: &mut String, network: &NetworkStatus, is_wide: bool, columns: Option<usize>) {
+    // Most UDP sockets are for a question and an answer.
+    let datagrams = network.datagrams.iter().filter(|view| view.class != Class::Standard);
+    let mut flows: Vec<&FlowView> = network.flows.iter().chain(datagrams).collect();
+    let queued_bytes = |f: &FlowView| f.flow.unsent_bytes + f.flow.unacked_bytes;
+    flows.sort_by_key(|f| (!f.sender, Reverse(queued_bytes(f)), f.flow.cookie));
+    if !flows.is_empty() {
+        let more = if is_wide { " QUEUE kB UP/DOWN Mbit/s" } else { "" };
+        *text += &format!("\n  PROCESS       REMOTE                 CWND  CAP RTT ms{more}\n");
+    }
+    for flow in flows {
+        *text += &flow_line(flow, is_wide);
+        let mut add_line = |line: &str| {
+            *text += &hanging(&" ".repeat(CLASS_INDENT), CLASS_INDENT, line, columns);
+            *text += "\n";
+        };
+        if flow.class != Class::Standard {
+            let control = gives_way(flow, network.policy.dry_run);
+            let class = format!("{}: {}{control}", flow.class.name(), flow.class_why);
+            add_line(&class);
+        }
+        for line in flow.enforcement_shown() {
+            add_line(&line);
+        }
+    }
+}
+
+fn add_limits(text: &mut String, network: &NetworkStatus, is_wide: bool, columns: Option<usize>) {
+    if !network.limits.is_empty() {
+        let more = if is_wide { "  PASSED MB  WAITS kB  DROPPED" } else { "" };
+        *text += &format!("\n  LIMIT     Mbit/s  PASSING  FLOWS{more}  OF\n");
+    }
+    for limit in &network.limits {
+        for (direction, way) in limit.ways() {
+            *text += &hanging(
+                &limit_numbers(direction, way, is_wide),
+                CLASS_INDENT,
+                &limit.of,
+                columns,
+            );
+            *text += "\n";
+        }
+    }
 }
 
 /// What was asked for and is not enforced, once for each limit or class and device.
@@ -151,6 +164,7 @@ fn shown_means(control: Option<&str>, by_window: bool, dry_run: bool) -> String 
 }
 
 /// What is in force, each part under its label.
+// Long: a list in the order in which it is shown.
 fn lines(status: &Status) -> Vec<(&'static str, String)> {
     let Status {
         daemon,

@@ -6,13 +6,13 @@ mod draw;
 mod feed;
 mod history;
 mod keys;
-mod look;
 mod model;
 #[cfg(test)]
 mod sample;
 mod table;
 pub mod terminal;
 mod text;
+mod theme;
 mod widget;
 
 use std::io::IsTerminal as _;
@@ -31,12 +31,12 @@ use crate::control::client;
 use crate::exit::Usage;
 use crate::kernel::calls::terminal_size;
 use crate::place::Place;
-use feed::Answer;
-use keys::Wish;
-use look::Look;
+use feed::StatusResult;
+use keys::KeyOutcome;
 use model::Model;
 pub use model::View;
-use terminal::Screen;
+use terminal::FullScreen;
+use theme::Theme;
 
 /// Of a screen where there is no terminal.
 const COLUMNS: u16 = 80;
@@ -60,10 +60,10 @@ pub struct TopArgs {
     pub sort: Option<String>,
 }
 
-pub enum Event {
+pub enum UiEvent {
     Key(KeyEvent),
     Resized,
-    Answer(Answer),
+    Answer(StatusResult),
     End,
 }
 
@@ -74,46 +74,46 @@ pub fn run(args: &TopArgs) -> Result<()> {
     if let Some(title) = &args.sort {
         model.sort_by(title).map_err(Usage)?;
     }
-    let look = Look::of_environment();
+    let theme = Theme::of_environment();
     if args.once {
-        return print_once(model, &look);
+        return print_once(model, &theme);
     }
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     ensure!(
         std::io::stdout().is_terminal() && !is_dumb,
         "a live view needs a terminal that can be drawn on; `giveway top --once` prints one screen"
     );
-    live(model, &look)
+    live(model, &theme)
 }
 
-fn live(mut model: Model, look: &Look) -> Result<()> {
+fn live(mut model: Model, theme: &Theme) -> Result<()> {
     let place = Place::here()?;
     let (events, happened) = mpsc::channel();
     terminal::hear_signals(events.clone())?;
-    let mut screen = Screen::take()?;
+    let mut screen = FullScreen::take()?;
     let wishes = start(place, events);
     let begun = Instant::now();
     let mut awaits = wishes.send(()).is_ok();
     loop {
         screen
             .0
-            .draw(|frame| draw::screen(&model, look, frame.area(), frame.buffer_mut()))?;
+            .draw(|frame| draw::screen(&model, theme, frame.area(), frame.buffer_mut()))?;
         for event in next(&happened) {
             match event {
-                Event::Key(key) => match keys::press(&mut model, key) {
-                    Wish::GoOn => {}
-                    Wish::DrawAnew => screen.draw_anew()?,
-                    Wish::Leave => return Ok(()),
+                UiEvent::Key(key) => match keys::press(&mut model, key) {
+                    KeyOutcome::GoOn => {}
+                    KeyOutcome::DrawAnew => screen.draw_anew()?,
+                    KeyOutcome::Leave => return Ok(()),
                 },
-                Event::Answer(answer) => {
+                UiEvent::Answer(answer) => {
                     awaits = false;
                     // It was asked for before the pause.
                     if !model.is_paused {
-                        model.hear(begun.elapsed(), answer);
+                        model.receive(begun.elapsed(), answer);
                     }
                 }
-                Event::Resized => {}
-                Event::End => return Ok(()),
+                UiEvent::Resized => {}
+                UiEvent::End => return Ok(()),
             }
         }
         if !awaits && !model.is_paused {
@@ -123,32 +123,36 @@ fn live(mut model: Model, look: &Look) -> Result<()> {
 }
 
 /// The threads that ask and listen; they end with the process. Should one fail, the view ends.
-fn start(place: Place, events: Sender<Event>) -> Sender<()> {
+fn start(place: Place, events: Sender<UiEvent>) -> Sender<()> {
     let (wishes, wished) = mpsc::channel();
-    let answers = AtEnd(events.clone());
-    thread::spawn(move || feed::serve(&place, &wished, |answer| answers.0.send(Event::Answer(answer)).is_ok()));
-    let keys = AtEnd(events);
+    let answers = EndNotice(events.clone());
+    thread::spawn(move || {
+        feed::serve(&place, &wished, |answer| {
+            answers.0.send(UiEvent::Answer(answer)).is_ok()
+        })
+    });
+    let keys = EndNotice(events);
     thread::spawn(move || terminal::hear_keys(&keys.0));
     wishes
 }
 
 /// Says that its thread has ended, in whatever way.
-struct AtEnd(Sender<Event>);
+struct EndNotice(Sender<UiEvent>);
 
-impl Drop for AtEnd {
+impl Drop for EndNotice {
     fn drop(&mut self) {
-        let _ = self.0.send(Event::End);
+        let _ = self.0.send(UiEvent::End);
     }
 }
 
 /// Waits for one, and takes those that have come meanwhile: a screen shows them all.
-fn next(happened: &Receiver<Event>) -> impl Iterator<Item = Event> {
-    let first = happened.recv().unwrap_or(Event::End);
+fn next(happened: &Receiver<UiEvent>) -> impl Iterator<Item = UiEvent> {
+    let first = happened.recv().unwrap_or(UiEvent::End);
     std::iter::once(first).chain(happened.try_iter())
 }
 
 /// One screen as text, with the rates of a second.
-fn print_once(mut model: Model, look: &Look) -> Result<()> {
+fn print_once(mut model: Model, theme: &Theme) -> Result<()> {
     let place = Place::here()?;
     let begun = Instant::now();
     for round in 0..2 {
@@ -156,12 +160,12 @@ fn print_once(mut model: Model, look: &Look) -> Result<()> {
             thread::sleep(BETWEEN);
         }
         let status = client::status(&place)?;
-        model.hear(begun.elapsed(), Ok(Box::new(status)));
+        model.receive(begun.elapsed(), Ok(Box::new(status)));
     }
     model.is_printed = true;
     let (columns, lines) = size()?;
     let mut buffer = Buffer::empty(Rect::new(0, 0, columns, lines));
-    draw::screen(&model, look, buffer.area, &mut buffer);
+    draw::screen(&model, theme, buffer.area, &mut buffer);
     print(&text_of(&buffer))
 }
 

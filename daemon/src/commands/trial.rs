@@ -38,20 +38,20 @@ mod probes;
 mod report;
 mod wakeups;
 
-const WAKEUPS: Question = ask("wakeup_p99_us", Better::Lower, 1.0);
+const WAKEUPS: Question = question("wakeup_p99_us", Better::Lower, 1.0);
 /// The first is what a trial is sized for.
 const WITH_PEER: [Question; 6] = [
-    ask("rpm", Better::Higher, 0.0),
-    ask("goodput_up_mbit", Better::Higher, 0.01),
-    ask("goodput_down_mbit", Better::Higher, 0.01),
-    ask("retransmits_percent", Better::Lower, 0.01),
-    ask("late_percent", Better::Lower, 1.0),
+    question("rpm", Better::Higher, 0.0),
+    question("goodput_up_mbit", Better::Higher, 0.01),
+    question("goodput_down_mbit", Better::Higher, 0.01),
+    question("retransmits_percent", Better::Lower, 0.01),
+    question("late_percent", Better::Lower, 1.0),
     WAKEUPS,
 ];
 const OF_OWN_TRAFFIC: [Question; 4] = [
-    ask("goodput_mbit", Better::Higher, 0.01),
-    ask("rtt_ratio", Better::Lower, 0.0),
-    ask("retransmits_percent", Better::Lower, 0.01),
+    question("goodput_mbit", Better::Higher, 0.01),
+    question("rtt_ratio", Better::Lower, 0.0),
+    question("retransmits_percent", Better::Lower, 0.01),
     WAKEUPS,
 ];
 /// The daemon is back within this time after a pause.
@@ -61,13 +61,13 @@ const LEEWAY_S: f64 = 20.0;
 /// Of what was waited for: the rest is left out (draft-ietf-ippm-responsiveness).
 const TRIMMED: f64 = 0.95;
 
-const fn ask(name: &'static str, better: Better, floor: f64) -> Question {
+const fn question(name: &'static str, better: Better, floor: f64) -> Question {
     Question { name, better, floor }
 }
 
 /// One interval, and what was measured in it.
 #[derive(Clone, Debug, Serialize)]
-struct Interval {
+struct TrialInterval {
     pair: usize,
     with: bool,
     values: BTreeMap<&'static str, f64>,
@@ -75,7 +75,7 @@ struct Interval {
 
 /// Everything that is told of a trial.
 #[derive(Debug, Serialize)]
-struct Report {
+struct TrialReport {
     version: &'static str,
     peer: Option<String>,
     background: bool,
@@ -84,10 +84,10 @@ struct Report {
     settle_s: f64,
     deadline_ms: u64,
     sizing: Option<Sizing>,
-    answers: Vec<Answer>,
+    answers: Vec<Comparison>,
     /// Of the dry run, which counts for nothing else, and of the trial.
-    dry_run: Vec<Interval>,
-    intervals: Vec<Interval>,
+    dry_run: Vec<TrialInterval>,
+    intervals: Vec<TrialInterval>,
 }
 
 /// How many pairs it takes.
@@ -106,7 +106,7 @@ struct Sizing {
 }
 
 #[derive(Debug, Serialize)]
-struct Answer {
+struct Comparison {
     question: Question,
     /// Medians.
     with: Option<f64>,
@@ -176,7 +176,7 @@ fn allowed_pairs(args: &TryArgs) -> Result<usize> {
 }
 
 impl Trial<'_> {
-    fn run(&self, allowed: usize) -> Result<Report> {
+    fn run(&self, allowed: usize) -> Result<TrialReport> {
         let args = self.args;
         let (mut dry_run, mut sizing) = (Vec::new(), None);
         let intervals = match args.pairs {
@@ -194,7 +194,7 @@ impl Trial<'_> {
             }
         };
         end_of_progress();
-        Ok(Report {
+        Ok(TrialReport {
             version: env!("CARGO_PKG_VERSION"),
             peer: args.peer.map(|peer| peer.to_string()),
             background: args.background,
@@ -209,7 +209,7 @@ impl Trial<'_> {
         })
     }
 
-    fn size(&self, dry_run: &[Interval], allowed: usize) -> Result<Sizing> {
+    fn size(&self, dry_run: &[TrialInterval], allowed: usize) -> Result<Sizing> {
         let question = self.questions.first().context("nothing is asked")?;
         let (differences, count) = (question.differences(&pairs_of(question, dry_run)), self.questions.len());
         let expected = pairs_for(self.effect(), &differences, count).filter(|pairs| *pairs < MOST_PAIRS);
@@ -235,7 +235,7 @@ impl Trial<'_> {
         })
     }
 
-    fn is_enough(&self, intervals: &[Interval]) -> bool {
+    fn is_enough(&self, intervals: &[TrialInterval]) -> bool {
         self.questions.first().is_some_and(|question| {
             let differences = question.differences(&pairs_of(question, intervals));
             is_enough(self.effect(), &differences, self.questions.len())
@@ -253,8 +253,8 @@ impl Trial<'_> {
         what: &str,
         most: usize,
         part: u64,
-        are_enough: impl Fn(&[Interval]) -> bool,
-    ) -> Result<Vec<Interval>> {
+        are_enough: impl Fn(&[TrialInterval]) -> bool,
+    ) -> Result<Vec<TrialInterval>> {
         let mut intervals = Vec::new();
         for (pair, with_first) in orders(self.seed.wrapping_add(part), most).into_iter().enumerate() {
             for with in [with_first, !with_first] {
@@ -268,7 +268,7 @@ impl Trial<'_> {
                 );
                 show(&line);
                 let values = self.interval(with)?;
-                intervals.push(Interval { pair, with, values });
+                intervals.push(TrialInterval { pair, with, values });
             }
             if are_enough(&intervals) {
                 break;
@@ -343,7 +343,7 @@ fn percent(part: u64, of: u64) -> f64 {
     100.0 * part as f64 / of.max(1) as f64
 }
 
-fn of_peer(carried: &load::Carried, waited: &probes::Waited) -> BTreeMap<&'static str, f64> {
+fn of_peer(carried: &load::LoadResult, waited: &probes::ProbeResult) -> BTreeMap<&'static str, f64> {
     let mut values = BTreeMap::from([
         ("goodput_up_mbit", mbit(carried.up_bytes_per_s)),
         ("goodput_down_mbit", mbit(carried.down_bytes_per_s)),
@@ -354,7 +354,7 @@ fn of_peer(carried: &load::Carried, waited: &probes::Waited) -> BTreeMap<&'stati
     values
 }
 
-fn of_own(seen: &own::Seen, seconds: f64) -> BTreeMap<&'static str, f64> {
+fn of_own(seen: &own::FlowTotals, seconds: f64) -> BTreeMap<&'static str, f64> {
     // What was idle is no measurement of the link.
     if seen.bytes == 0 {
         return BTreeMap::new();
@@ -385,7 +385,7 @@ fn trimmed_mean_ms(waits: &[Duration]) -> Option<f64> {
 }
 
 /// Those in which both were measured.
-fn pairs_of(question: &Question, intervals: &[Interval]) -> Vec<Pair> {
+fn pairs_of(question: &Question, intervals: &[TrialInterval]) -> Vec<Pair> {
     let both = intervals.chunks_exact(2).filter_map(|pair| {
         let of = |with| {
             pair.iter()
@@ -401,7 +401,7 @@ fn pairs_of(question: &Question, intervals: &[Interval]) -> Vec<Pair> {
     both.collect()
 }
 
-fn answers(seed: u64, questions: &[Question], intervals: &[Interval]) -> Vec<Answer> {
+fn answers(seed: u64, questions: &[Question], intervals: &[TrialInterval]) -> Vec<Comparison> {
     let pairs: Vec<Vec<Pair>> = questions.iter().map(|question| pairs_of(question, intervals)).collect();
     let differences = questions.iter().zip(&pairs).map(|(question, pairs)| {
         // Fewer say nothing, however alike they are.
@@ -412,7 +412,7 @@ fn answers(seed: u64, questions: &[Question], intervals: &[Interval]) -> Vec<Ans
     let findings = judge(seed, &differences);
     let measured = findings.into_iter().zip(&differences).zip(&pairs);
     measured
-        .map(|((finding, (question, differences)), pairs)| Answer {
+        .map(|((finding, (question, differences)), pairs)| Comparison {
             question: *question,
             with: median(pairs.iter().map(|pair| pair.with)),
             without: median(pairs.iter().map(|pair| pair.without)),

@@ -28,12 +28,12 @@ mod connections;
 mod feed;
 mod guard;
 mod history;
-mod look;
 mod metrics;
 mod queue;
+mod snapshot;
 mod traffic;
 
-use connections::Admission;
+use connections::AccessPolicy;
 use feed::Feed;
 
 /// The files of the page, each with its type. The first is the page itself.
@@ -75,9 +75,9 @@ pub fn run(args: &WebArgs) -> Result<()> {
 }
 
 /// Who is served.
-fn admission(args: &WebArgs) -> Result<Admission> {
+fn admission(args: &WebArgs) -> Result<AccessPolicy> {
     if args.anyone {
-        return Ok(Admission::Anyone);
+        return Ok(AccessPolicy::Anyone);
     }
     if !args.listen.ip().to_canonical().is_loopback() {
         let usage = format!(
@@ -91,7 +91,7 @@ fn admission(args: &WebArgs) -> Result<Admission> {
     for name in &args.allowed {
         users.push(uid_of(name).ok_or_else(|| Usage(format!("--allow {name}: there is no such user")))?);
     }
-    Ok(Admission::Users(users))
+    Ok(AccessPolicy::Users(users))
 }
 
 fn uid_of(name: &str) -> Option<u32> {
@@ -111,7 +111,7 @@ fn check_hosts(args: &WebArgs) -> Result<(), Usage> {
     )))
 }
 
-async fn serve(args: &WebArgs, feed: Feed, admission: Admission) -> Result<()> {
+async fn serve(args: &WebArgs, feed: Feed, admission: AccessPolicy) -> Result<()> {
     let listener = TcpListener::bind(args.listen).await.with_context(|| {
         format!(
             "cannot serve on {}: choose another address or port with --listen",
@@ -120,7 +120,7 @@ async fn serve(args: &WebArgs, feed: Feed, admission: Admission) -> Result<()> {
     })?;
     let at = listener.local_addr()?;
     announce(at, &admission);
-    if let Some(problem) = &feed.look().await.problem {
+    if let Some(problem) = &feed.latest().await.problem {
         tracing::warn!("nothing to show yet: {problem}");
     }
     let mut ends = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
@@ -132,9 +132,9 @@ async fn serve(args: &WebArgs, feed: Feed, admission: Admission) -> Result<()> {
     }
 }
 
-fn announce(at: SocketAddr, admission: &Admission) {
+fn announce(at: SocketAddr, admission: &AccessPolicy) {
     tracing::info!("http://{at}/ shows what is in force; Prometheus finds it at /metrics");
-    if let Admission::Anyone = admission {
+    if let AccessPolicy::Anyone = admission {
         let who = match at.ip().is_loopback() {
             true => "every user of this machine",
             false => "every machine that reaches this address",
@@ -162,7 +162,7 @@ fn router(feed: Feed, hosts: &[String]) -> Router {
 
 /// What the page shows now.
 async fn state(State(feed): State<Feed>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, JSON)], feed.look().await.state.clone())
+    ([(CONTENT_TYPE, JSON)], feed.latest().await.state.clone())
 }
 
 /// What it shows over time.
@@ -171,6 +171,6 @@ async fn history(State(feed): State<Feed>) -> impl IntoResponse {
 }
 
 async fn figures(State(feed): State<Feed>, headers: HeaderMap) -> impl IntoResponse {
-    let (kind, text) = metrics::exposition(&feed.look().await.points, &headers);
+    let (kind, text) = metrics::exposition(&feed.latest().await.points, &headers);
     ([(CONTENT_TYPE, kind)], text)
 }

@@ -57,7 +57,7 @@ pub enum About {
 pub struct Explanation<'a> {
     changes: Vec<&'a Latest>,
     refusals: Vec<&'a Refusal>,
-    classes: Vec<Classified<'a>>,
+    classes: Vec<ClassifiedFlow<'a>>,
     rates: Vec<(&'a str, MeasuredView)>,
     elsewhere: Vec<&'a ElsewhereView>,
     dry_run: bool,
@@ -103,7 +103,7 @@ impl<'a> Explanation<'a> {
                 .iter()
                 .filter(|refusal| about.is_refused(refusal))
                 .collect(),
-            classes: flows.into_iter().map(Classified::of).collect(),
+            classes: flows.into_iter().map(ClassifiedFlow::of).collect(),
             rates: links
                 .filter_map(|link| Some((link.interface.as_str(), link.queue.measured?)))
                 .collect(),
@@ -122,7 +122,7 @@ impl<'a> Explanation<'a> {
             .rates
             .iter()
             .map(|(interface, rate)| format!("{interface}: {}", rate.shown()));
-        let classes = self.classes.iter().map(Classified::line);
+        let classes = self.classes.iter().map(ClassifiedFlow::line);
         let refusals = alike(&self.refusals)
             .into_iter()
             .map(|(latest, times)| refusal_line(latest, times));
@@ -349,7 +349,7 @@ fn is_flow(subject: &str, view: &FlowView) -> bool {
 
 /// A flow's class, and why it has it.
 #[derive(Serialize)]
-struct Classified<'a> {
+struct ClassifiedFlow<'a> {
     cookie: Cookie,
     local: SocketAddr,
     remote: SocketAddr,
@@ -368,7 +368,7 @@ struct Classified<'a> {
     shown_remote: String,
 }
 
-impl<'a> Classified<'a> {
+impl<'a> ClassifiedFlow<'a> {
     fn of(view: &'a FlowView) -> Self {
         Self {
             cookie: view.flow.cookie,

@@ -35,7 +35,7 @@ const PATIENCE_WITH_END: Duration = LONG_WORK.saturating_mul(2).saturating_add(D
      it is stopped, stuck or starved: then its guardian ends it within seconds and undoes everything, and `giveway revert` (as \
      root) does so now", PATIENCE.as_secs()
 )]
-pub struct Silent;
+pub struct NoAnswer;
 
 /// Others wait before it.
 #[derive(Debug, thiserror::Error)]
@@ -117,7 +117,7 @@ pub fn status(place: &Place) -> Result<Status> {
 /// Asks the daemon to undo its work and end, and waits for it. Returns its pid; None where none runs.
 ///
 /// # Errors
-/// [`Silent`] where it does not answer, or does not come to its end.
+/// [`NoAnswer`] where it does not answer, or does not come to its end.
 pub fn stop_daemon(place: &Place) -> Result<Option<u32>> {
     let Some(stream) = connect(place)? else { return Ok(None) };
     // One that has just died leaves its socket behind for a moment.
@@ -133,20 +133,20 @@ pub fn stop_daemon(place: &Place) -> Result<Option<u32>> {
 }
 
 /// Nothing of giveway's is in force for as long as this lives, and no longer than the daemon was asked for.
-pub struct Pause(Answers);
+pub struct PauseSession(Answers);
 
 /// Asks the daemon to take everything back for so long, and waits until it has.
 ///
 /// # Errors
 /// Where it refuses, or does not come to the end of it.
-pub fn pause(place: &Place, for_s: u32) -> Result<Pause> {
+pub fn pause(place: &Place, for_s: u32) -> Result<PauseSession> {
     let mut answers = ask(place, Request::Pause { for_s })?;
     answers.0.get_ref().set_read_timeout(Some(PATIENCE_WITH_END))?;
     let _: PausedView = answers.first()?;
-    Ok(Pause(answers))
+    Ok(PauseSession(answers))
 }
 
-impl Pause {
+impl PauseSession {
     /// Whether it lasted until now.
     pub fn holds(&self) -> bool {
         let mut byte = [0];
@@ -176,7 +176,7 @@ impl Answers {
             Ok(0) => Ok(None),
             Ok(_) => Ok(Some(line)),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(None),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Err(Silent.into()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Err(NoAnswer.into()),
             Err(error) => Err(error).context("the connection to the daemon broke"),
         }
     }
@@ -213,7 +213,7 @@ fn connect_to(path: &Path) -> Result<Option<UnixStream>> {
         Ok(stream) => Ok(Some(stream)),
         Err(error) => match std::io::Error::kind(&error) {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => Ok(None),
-            ErrorKind::WouldBlock if geteuid().is_root() => Err(Silent.into()),
+            ErrorKind::WouldBlock if geteuid().is_root() => Err(NoAnswer.into()),
             ErrorKind::WouldBlock => Err(Crowded.into()),
             _ => Err(error).with_context(|| format!("cannot reach the daemon at {}", path.display())),
         },

@@ -19,7 +19,7 @@ use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::{ActiveNow, Answer, ByHandNow, Chosen, Reloaded, Request};
+use super::{ActiveNow, Answer, ByHandNow, ChoiceOutcome, ReloadSummary, Request};
 use crate::kernel::now;
 use crate::place::Place;
 use crate::run::priority::Client;
@@ -35,7 +35,7 @@ use giveway_engine::status::{PausedView, Status};
 mod realtime;
 mod shares;
 
-use shares::{AFTER_MUCH, BETWEEN_REQUESTS, Share, Shares};
+use shares::{AFTER_MUCH, BETWEEN_REQUESTS, Shares, UserSlot};
 
 /// An authorised request for the daemon's loop, with the channel for its answer.
 pub enum Call {
@@ -55,7 +55,7 @@ pub enum Call {
         class: Option<Class>,
         rates: Rates,
         require: bool,
-        answer: oneshot::Sender<Result<Chosen, String>>,
+        answer: oneshot::Sender<Result<ChoiceOutcome, String>>,
     },
     /// One of the three requests about what is active.
     Active {
@@ -79,7 +79,7 @@ pub enum Call {
         answer: oneshot::Sender<Result<bool, String>>,
     },
     /// The rules for classes are read again.
-    Reload(oneshot::Sender<Result<Reloaded, String>>),
+    Reload(oneshot::Sender<Result<ReloadSummary, String>>),
     /// The daemon ends; dropping the sender ends the connection.
     Stop(mpsc::Sender<()>),
 }
@@ -98,6 +98,16 @@ pub struct Asker {
     pub pid: Option<u32>,
     pub uid: u32,
     pub is_reader: bool,
+}
+
+impl Asker {
+    fn of(peer: &UCred, is_reader: bool) -> Self {
+        Self {
+            pid: pid_of(peer),
+            uid: peer.uid(),
+            is_reader,
+        }
+    }
 }
 
 /// A request is one short line, and comes at once.
@@ -201,7 +211,7 @@ async fn answer(
     peer: UCred,
     readers: Option<Gid>,
     handlers: Handlers,
-    share: Share,
+    share: UserSlot,
 ) -> Result<()> {
     let mut line = String::new();
     let (reader, _) = stream.split();
@@ -224,6 +234,18 @@ async fn answer(
     if let Err(reason) = authorise(&request, peer.uid(), is_reader, &handlers.users_may_choose) {
         return refuse(&mut stream, &reason).await;
     }
+    answer_request(stream, peer, gids, is_reader, handlers, request).await
+}
+
+// Long: an arm a request, each a few lines.
+async fn answer_request(
+    mut stream: UnixStream,
+    peer: UCred,
+    gids: Vec<u32>,
+    is_reader: bool,
+    handlers: Handlers,
+    request: Request,
+) -> Result<()> {
     match request {
         Request::Status => {
             let mut status = handlers.call(Call::Status).await?;
@@ -236,11 +258,7 @@ async fn answer(
             stream_records(&mut stream, records).await
         }
         Request::Set { .. } | Request::Clear { .. } | Request::ByHand => {
-            let asker = Asker {
-                pid: pid_of(&peer),
-                uid: peer.uid(),
-                is_reader,
-            };
+            let asker = Asker::of(&peer, is_reader);
             let call = |answer| Call::ByHand { request, asker, answer };
             respond(&mut stream, handlers.call(call).await?).await
         }
@@ -265,11 +283,7 @@ async fn answer(
             respond(&mut stream, chosen).await
         }
         Request::Active { .. } | Request::ActiveNone | Request::ActiveList => {
-            let asker = Asker {
-                pid: pid_of(&peer),
-                uid: peer.uid(),
-                is_reader,
-            };
+            let asker = Asker::of(&peer, is_reader);
             let call = |answer| Call::Active { request, asker, answer };
             respond(&mut stream, handlers.call(call).await?).await
         }
@@ -312,7 +326,7 @@ impl Handlers {
         class: Option<Class>,
         rates: Rates,
         require: bool,
-    ) -> Result<Result<Chosen, String>> {
+    ) -> Result<Result<ChoiceOutcome, String>> {
         let Some(pid) = pid_of(peer) else {
             return Ok(Err("the asking process is not visible in this pid namespace".to_owned()));
         };
@@ -345,11 +359,7 @@ async fn pause(mut stream: UnixStream, peer: &UCred, handlers: Handlers, for_s: 
         let why = format!("a pause is for 1 to {LONGEST_PAUSE_S} s, not {for_s}");
         return refuse(&mut stream, &why).await;
     }
-    let asker = Asker {
-        pid: pid_of(peer),
-        uid: peer.uid(),
-        is_reader: true,
-    };
+    let asker = Asker::of(peer, true);
     let time = Duration::from_secs(for_s.into());
     let (mut holds, held) = oneshot::channel();
     let call = |answer| Call::Pause {
@@ -377,11 +387,7 @@ async fn pause(mut stream: UnixStream, peer: &UCred, handlers: Handlers, for_s: 
 
 /// A pause that outlives the connection.
 async fn pause_for(peer: &UCred, handlers: &Handlers, for_s: Option<u64>) -> Result<Result<PausedView, String>> {
-    let asker = Asker {
-        pid: pid_of(peer),
-        uid: peer.uid(),
-        is_reader: true,
-    };
+    let asker = Asker::of(peer, true);
     let call = |answer| Call::Pause {
         asker,
         time: for_s.map(Duration::from_secs),

@@ -14,7 +14,7 @@ use crate::kernel::descriptors::keep_only;
 use crate::kernel::process::Handle;
 use crate::kernel::program::{self, Child};
 use crate::kernel::tasks::Threads;
-use crate::life::{Life, Sight, Watch, Who};
+use crate::life::{Life, Observation, Watch, WatchedTask};
 
 /// A guardian that is let go ends within this time, or is killed.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const STUCK_AT_MOST: usize = 8;
 const STACK_BYTES: usize = 64 * 1024;
 
-pub struct Guarded {
+pub struct GuardedDaemon {
     life: Life,
     page: OwnedFd,
     /// Its writing end is the witness's alone.
@@ -34,7 +34,7 @@ pub struct Guarded {
     killed: Vec<Child>,
 }
 
-impl Guarded {
+impl GuardedDaemon {
     /// Starts a guardian for this process.
     pub fn start(life: Life, page: OwnedFd) -> Result<Self> {
         let (pipe, writer) = pipe().context("cannot make the guardian's pipe")?;
@@ -60,12 +60,12 @@ impl Guarded {
     }
 
     /// Call once a second. True where another guardian has been started.
-    pub fn look_after(&mut self, threads: &Threads) -> Result<bool> {
+    pub fn check_guardian(&mut self, threads: &Threads) -> Result<bool> {
         self.killed.retain_mut(|child| !child.has_ended());
         let has_died = self.child.has_ended();
         let is_silent = self
             .watch
-            .look(self.life, &[Who::Guardian], Sight::Threads(threads))
+            .find_overdue(self.life, &[WatchedTask::Guardian], Observation::Threads(threads))
             .is_some();
         if !has_died && !is_silent {
             return Ok(false);
@@ -102,7 +102,7 @@ fn spawn(life: Life, pipe: &PipeReader, page: &OwnedFd) -> Result<Child> {
     let stderr = io::stderr();
     let files = [pipe.as_fd(), page.as_fd(), stderr.as_fd()];
     let child = program::again(c"guardian", Some(crate::notify::SOCKET), files).context(what)?;
-    life.expect(Who::Guardian, child.id());
+    life.expect(WatchedTask::Guardian, child.id());
     Ok(child)
 }
 

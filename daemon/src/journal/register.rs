@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which journals there are, and how each is put back. Who writes a journal says so beside its entries ([`Undo`]);
+//! Which journals there are, and how each is put back. Who writes a journal says so beside its entries ([`UndoHandler`]);
 //! [`crate::undo`] goes through them.
 
-use super::{Entry, PutBack, Written};
+use super::{Entry, JournalContents, UndoFn};
 
 /// One writer each.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -59,16 +59,16 @@ impl JournalFile {
 
 /// A journal, by what its lines are.
 #[derive(Clone, Copy)]
-pub struct Undo {
+pub struct UndoHandler {
     pub file: JournalFile,
-    pub put_back: PutBack,
+    pub put_back: UndoFn,
 }
 
-impl Undo {
+impl UndoHandler {
     pub const fn of<E: Entry>(file: JournalFile) -> Self {
         Self {
             file,
-            put_back: Written::put_back::<E>,
+            put_back: JournalContents::put_back::<E>,
         }
     }
 }

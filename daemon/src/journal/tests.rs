@@ -5,8 +5,8 @@ use serde::Deserialize;
 
 use super::*;
 
-fn undo(path: &Path, dry_run: bool) -> Undone {
-    super::undo(path, Written::put_back::<Fake>, dry_run)
+fn undo(path: &Path, dry_run: bool) -> UndoReport {
+    super::undo(path, JournalContents::put_back::<Fake>, dry_run)
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -23,7 +23,7 @@ impl Entry for Fake {
             Self::Ours(number) => Ok(vec![format!("{number} is back")]),
             Self::Anothers => Ok(Vec::new()),
             Self::Stuck => anyhow::bail!("it is stuck"),
-            Self::Lost => Err(anyhow::Error::new(Lost).context("its map is gone")),
+            Self::Lost => Err(anyhow::Error::new(Irreversible).context("its map is gone")),
         }
     }
 }
@@ -142,13 +142,13 @@ fn a_journal_that_another_removes_is_written_anew_with_all_that_it_held() {
     let mut other = Journal::at(scratch.path());
     other.add(&[Fake::Ours(2)]).unwrap();
     fs::remove_dir_all(&scratch.0).unwrap();
-    look_after();
+    restore_removed();
     assert_eq!(read(&scratch.path()).unwrap(), ["{\"Ours\":1}", "{\"Ours\":2}"]);
     fs::remove_file(scratch.path()).unwrap();
     other.add(&[Fake::Ours(3)]).unwrap();
     journal.add(&[Fake::Ours(4), Fake::Ours(1)]).unwrap();
     assert_eq!(undo(&scratch.path(), false).lines.len(), 4);
-    look_after();
+    restore_removed();
     assert!(!scratch.path().exists(), "what was undone is not written again");
 }
 

@@ -17,7 +17,7 @@ use super::libbpf_log::explain;
 use super::records::{bytes_of, lookup};
 use super::ring::Ring;
 use super::skeletons::arrival as skeleton;
-use super::tcx::{self, Way};
+use super::tcx::{self, TcxHook};
 use skeleton::types;
 
 /// More wait for the next call.
@@ -32,14 +32,14 @@ pub struct Rule {
 
 /// What the kernel reports of a thread.
 #[derive(Clone, Copy, Debug)]
-pub struct Event {
+pub struct ThreadEvent {
     pub tid: u32,
     pub pid: u32,
-    pub what: What,
+    pub what: ThreadEventKind,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum What {
+pub enum ThreadEventKind {
     /// A request is for it, and it has no real time.
     Request(Service),
     /// Something else is, and it is raised.
@@ -106,14 +106,14 @@ impl Arrival {
         }
         self.attached = None;
         let Some(ifindex) = ifindex else { return Ok(()) };
-        self.attached = Some((ifindex, tcx::attach(self.program.as_fd(), ifindex, Way::In)?));
+        self.attached = Some((ifindex, tcx::attach(self.program.as_fd(), ifindex, TcxHook::Ingress)?));
         Ok(())
     }
 
     /// For one other thread.
-    pub fn handlers(&self) -> Result<Handlers> {
+    pub fn handlers(&self) -> Result<HandlerMaps> {
         let share = |map: &MapHandle| MapHandle::try_from(map).context("cannot share a map of the arrival programs");
-        Ok(Handlers {
+        Ok(HandlerMaps {
             handlers: share(&self.handlers)?,
             rules: share(&self.rules)?,
             events: share(&self.events)?,
@@ -122,7 +122,7 @@ impl Arrival {
 }
 
 /// What the thread that raises handlers reads and sets.
-pub struct Handlers {
+pub struct HandlerMaps {
     handlers: MapHandle,
     rules: MapHandle,
     events: MapHandle,
@@ -137,13 +137,13 @@ impl Events {
         self.0.fd()
     }
 
-    pub fn take(&self) -> Result<Vec<Event>> {
+    pub fn take(&self) -> Result<Vec<ThreadEvent>> {
         let arrived = self.0.take(EVENTS_AT_ONCE)?;
         Ok(arrived.iter().filter_map(read).collect())
     }
 }
 
-impl Handlers {
+impl HandlerMaps {
     pub fn events(&self) -> Result<Events> {
         Ring::open("handlers", &self.events).map(Events)
     }
@@ -178,22 +178,22 @@ fn set_rule(map: &MapHandle, rule: &Rule, barred_until: Duration) -> Result<()> 
 }
 
 /// A kind that this build does not know is left out.
-fn read(event: &types::gw_handler_event) -> Option<Event> {
+fn read(event: &types::gw_handler_event) -> Option<ThreadEvent> {
     let protocol = [Protocol::Udp, Protocol::Tcp]
         .into_iter()
         .find(|protocol| protocol.number() == event.chain.protocol)?;
     let what = match event.kind {
-        types::gw_handler_event_kind::GW_RAISE => What::Request(Service {
+        types::gw_handler_event_kind::GW_RAISE => ThreadEventKind::Request(Service {
             protocol,
             local_port: event.chain.local_port,
         }),
-        types::gw_handler_event_kind::GW_LOWER => What::OtherWork,
-        types::gw_handler_event_kind::GW_ENDED => What::Ended {
+        types::gw_handler_event_kind::GW_LOWER => ThreadEventKind::OtherWork,
+        types::gw_handler_event_kind::GW_ENDED => ThreadEventKind::Ended {
             cpu: Duration::from_nanos(event.cpu_ns),
         },
         _ => return None,
     };
-    Some(Event {
+    Some(ThreadEvent {
         tid: event.tid,
         pid: event.pid,
         what,

@@ -16,11 +16,11 @@ use super::calls::mount_apart;
 const USUAL: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// The root of the cgroup2 hierarchy.
-pub struct Root {
+pub struct CgroupRoot {
     pub directory: File,
 }
 
-impl Root {
+impl CgroupRoot {
     /// Where it is mounted, as the calling thread sees it; else a mount of our own that no other process sees: `ip netns
     /// exec` hides all that is mounted below /sys.
     pub fn open() -> Result<Self> {

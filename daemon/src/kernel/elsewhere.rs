@@ -48,7 +48,7 @@ pub struct Identity {
 }
 
 #[derive(Debug, Eq, PartialEq)]
-pub enum Whereabouts {
+pub enum InterfaceLocation {
     /// In this namespace, under this index.
     Here(u32),
     /// In the namespace that has this number here.
@@ -87,7 +87,7 @@ impl Identity {
     }
 
     /// Where it is now; it was here under this index.
-    pub fn find(&self, netlink: &mut Netlink, ifindex: u32) -> Result<Whereabouts> {
+    pub fn find(&self, netlink: &mut Netlink, ifindex: u32) -> Result<InterfaceLocation> {
         let here = listed(netlink, None)?;
         // An address may be changed in place.
         let is_still = |(index, found): &&(u32, Self)| *index == ifindex && (self.is(found) || self.name == found.name);
@@ -96,7 +96,7 @@ impl Identity {
             .find(is_still)
             .or_else(|| here.iter().find(|(_, found)| self.is(found)));
         if let Some((ifindex, _)) = known {
-            return Ok(Whereabouts::Here(*ifindex));
+            return Ok(InterfaceLocation::Here(*ifindex));
         }
         for namespace in namespaces(netlink)? {
             // One that has gone meanwhile, or may not be looked into.
@@ -105,14 +105,14 @@ impl Identity {
             };
             if let Some((ifindex, found)) = there.into_iter().find(|(_, found)| self.is(found)) {
                 let name = found.name;
-                return Ok(Whereabouts::There {
+                return Ok(InterfaceLocation::There {
                     namespace,
                     ifindex,
                     name,
                 });
             }
         }
-        Ok(Whereabouts::Gone)
+        Ok(InterfaceLocation::Gone)
     }
 }
 
@@ -232,16 +232,16 @@ mod tests {
         let identity = Identity::of(&mut netlink, ifindex).unwrap();
         assert_eq!(
             identity.find(&mut netlink, ifindex).unwrap(),
-            Whereabouts::Here(ifindex)
+            InterfaceLocation::Here(ifindex)
         );
         ip("link set gwe-a name gwe-c");
         assert_eq!(
             identity.find(&mut netlink, ifindex).unwrap(),
-            Whereabouts::Here(ifindex)
+            InterfaceLocation::Here(ifindex)
         );
         ip(&format!("link set gwe-c netns {} name gwe-d", there.0));
         let found = identity.find(&mut netlink, ifindex).unwrap();
-        let Whereabouts::There { namespace, name, .. } = found else {
+        let InterfaceLocation::There { namespace, name, .. } = found else {
             panic!("{found:?}");
         };
         assert_eq!(name, "gwe-d");
@@ -251,6 +251,6 @@ mod tests {
             "it is there, and not here"
         );
         ip("link del gwe-b");
-        assert_eq!(identity.find(&mut netlink, ifindex).unwrap(), Whereabouts::Gone);
+        assert_eq!(identity.find(&mut netlink, ifindex).unwrap(), InterfaceLocation::Gone);
     }
 }

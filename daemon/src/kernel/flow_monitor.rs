@@ -22,7 +22,7 @@ use super::libbpf_log::explain;
 use super::records::{self, IteratorReader, socket_address, text};
 use super::ring::Ring;
 use super::skeletons::flow_monitor as skeleton;
-use super::walker::{self, Sockets};
+use super::walker::{self, SocketProtocol};
 use nix::sys::socket::SockProtocol;
 use skeleton::types;
 
@@ -38,7 +38,7 @@ const REST: u32 = 10;
 
 /// Something that happened to a socket.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Event {
+pub struct SocketEvent {
     /// CLOCK_MONOTONIC.
     pub t_ns: u64,
     pub cookie: Cookie,
@@ -52,7 +52,7 @@ pub struct Event {
 
 /// How the sockets that something was sent on are found.
 #[derive(Clone, Copy, PartialEq)]
-enum Walk {
+enum ScanMode {
     /// The kernel goes from mark to mark: what is idle costs nothing.
     Marked,
     /// Over all sockets, whose locks the kernel takes.
@@ -68,7 +68,7 @@ pub struct FlowMonitor {
     find_owners: Link,
     datagrams: Link,
     reader: IteratorReader,
-    how: Walk,
+    how: ScanMode,
     /// Why a pass does not go from mark to mark.
     why_all: Option<String>,
     /// How often a socket had become active when the last pass over all found none.
@@ -84,7 +84,7 @@ impl FlowMonitor {
     /// Loads and attaches the monitor for the namespace of this number, which must be the caller's own.
     pub fn open(netns_inum: u32) -> Result<Self> {
         super::check_requirements()?;
-        let why = match Self::load(netns_inum, Walk::Marked)? {
+        let why = match Self::load(netns_inum, ScanMode::Marked)? {
             Ok(monitor) => return Ok(monitor),
             Err(why) => why,
         };
@@ -98,11 +98,11 @@ impl FlowMonitor {
     /// As `open` where the kernel has no iterators over marks; for tests.
     #[doc(hidden)]
     pub fn open_over_all(netns_inum: u32) -> Result<Self> {
-        Self::load(netns_inum, Walk::All)?.map_err(anyhow::Error::msg)
+        Self::load(netns_inum, ScanMode::All)?.map_err(anyhow::Error::msg)
     }
 
     /// Err: this kernel refuses to walk so, and what it says. Some have no iterators over a map's elements, for nobody (EPERM).
-    fn load(netns_inum: u32, walk: Walk) -> Result<std::result::Result<Self, String>> {
+    fn load(netns_inum: u32, walk: ScanMode) -> Result<std::result::Result<Self, String>> {
         // The object goes again at the end of this function; the links keep its programs, at less memory.
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::FlowMonitorSkelBuilder::default();
@@ -112,10 +112,10 @@ impl FlowMonitor {
             .as_deref_mut()
             .context("the flow monitor has no constants")?
             .netns_inum = netns_inum;
-        open.progs.gw_pass_active.set_autoload(walk == Walk::Marked);
-        open.progs.gw_list_datagrams.set_autoload(walk == Walk::Marked);
-        open.progs.gw_walk_active.set_autoload(walk == Walk::All);
-        open.progs.gw_walk_datagrams.set_autoload(walk == Walk::All);
+        open.progs.gw_pass_active.set_autoload(walk == ScanMode::Marked);
+        open.progs.gw_list_datagrams.set_autoload(walk == ScanMode::Marked);
+        open.progs.gw_walk_active.set_autoload(walk == ScanMode::All);
+        open.progs.gw_walk_datagrams.set_autoload(walk == ScanMode::All);
         let mut is_refused = false;
         let skeleton = match explain("load the flow monitor", || {
             open.load()
@@ -126,7 +126,7 @@ impl FlowMonitor {
         };
         let (programs, maps) = (&skeleton.progs, &skeleton.maps);
         let (pass, datagrams) = match walk {
-            Walk::Marked => (
+            ScanMode::Marked => (
                 explain("attach the pass", || {
                     programs.gw_pass_active.attach_iter(maps.active.as_fd())
                 })?,
@@ -134,7 +134,7 @@ impl FlowMonitor {
                     programs.gw_list_datagrams.attach_iter(maps.datagrams.as_fd())
                 })?,
             ),
-            Walk::All => (
+            ScanMode::All => (
                 explain("attach the pass", || programs.gw_walk_active.attach())?,
                 explain("attach the list of UDP sockets", || programs.gw_walk_datagrams.attach())?,
             ),
@@ -153,17 +153,7 @@ impl FlowMonitor {
             next_pass: Instant::now(),
             walks_since_search: WALKS_PER_SEARCH,
             ownerless: BTreeSet::new(),
-            _tracing: [
-                ("tcp_probe", &programs.gw_mark_segment),
-                ("sock_send_length", &programs.gw_mark_send),
-                ("tcp_rcv_space_adjust", &programs.gw_see_receive),
-                ("inet_sock_set_state", &programs.gw_see_state),
-                ("tcp_retransmit_skb", &programs.gw_see_retransmit),
-                ("tcp_cong_state_set", &programs.gw_see_ca_state),
-            ]
-            .into_iter()
-            .map(|(point, program)| explain(&format!("attach to the tracepoint {point}"), || program.attach()))
-            .collect::<Result<_>>()?,
+            _tracing: attach_tracing(programs)?,
         }))
     }
 
@@ -185,36 +175,36 @@ impl FlowMonitor {
             return Ok(flows);
         }
         let begun = cpu_time() + walker::spent();
-        self.read(Sockets::Tcp, &mut flows)?;
+        self.read(SocketProtocol::Tcp, &mut flows)?;
         let took = (cpu_time() + walker::spent()).saturating_sub(begun);
         self.next_pass = Instant::now() + took * REST;
-        self.quiet_since = (self.how == Walk::All && flows.is_empty()).then_some(touches);
+        self.quiet_since = (self.how == ScanMode::All && flows.is_empty()).then_some(touches);
         Ok(flows)
     }
 
     /// The UDP sockets that a process has sent something on since the start, with the one that does.
     pub fn datagrams(&mut self) -> Result<Vec<Flow>> {
         let mut flows = Vec::new();
-        self.read(Sockets::Udp, &mut flows)?;
+        self.read(SocketProtocol::Udp, &mut flows)?;
         Ok(flows)
     }
 
-    fn read(&mut self, sockets: Sockets, flows: &mut Vec<Flow>) -> Result<()> {
+    fn read(&mut self, sockets: SocketProtocol, flows: &mut Vec<Flow>) -> Result<()> {
         let link = match sockets {
-            Sockets::Tcp => &self.pass,
-            Sockets::Udp => &self.datagrams,
+            SocketProtocol::Tcp => &self.pass,
+            SocketProtocol::Udp => &self.datagrams,
         };
         let each = |f: types::gw_flow| flows.push(flow(&f));
         match self.how {
-            Walk::Marked => self.reader.run(link, each),
-            Walk::All => walker::run(link, sockets, each),
+            ScanMode::Marked => self.reader.run(link, each),
+            ScanMode::All => walker::run(link, sockets, each),
         }
     }
 
     /// Every connection of the namespace, with its owner where one can be found.
     pub fn walk(&mut self) -> Result<Vec<Flow>> {
         // A search for nothing costs most.
-        walker::check(Sockets::Tcp)?;
+        walker::check(SocketProtocol::Tcp)?;
         if self.walks_since_search >= WALKS_PER_SEARCH {
             return self.search_and_walk();
         }
@@ -239,7 +229,7 @@ impl FlowMonitor {
 
     fn read_all(&mut self) -> Result<Vec<Flow>> {
         let mut flows = Vec::new();
-        walker::run(&self.walk, Sockets::Tcp, |f| flows.push(flow(&f)))?;
+        walker::run(&self.walk, SocketProtocol::Tcp, |f| flows.push(flow(&f)))?;
         Ok(flows)
     }
 
@@ -249,7 +239,7 @@ impl FlowMonitor {
     }
 
     /// Hands over the events that wait, oldest first, up to 4096; returns how many. More may wait for the next call.
-    pub fn poll_events(&mut self, each: &mut impl FnMut(Event)) -> Result<usize> {
+    pub fn poll_events(&mut self, each: &mut impl FnMut(SocketEvent)) -> Result<usize> {
         let arrived = self.events.take(EVENTS_AT_ONCE)?;
         let count = arrived.len();
         arrived.iter().filter_map(event).for_each(each);
@@ -266,8 +256,22 @@ impl FlowMonitor {
     }
 }
 
+fn attach_tracing(programs: &skeleton::FlowMonitorProgs<'_>) -> Result<Vec<Link>> {
+    [
+        ("tcp_probe", &programs.gw_mark_segment),
+        ("sock_send_length", &programs.gw_mark_send),
+        ("tcp_rcv_space_adjust", &programs.gw_see_receive),
+        ("inet_sock_set_state", &programs.gw_see_state),
+        ("tcp_retransmit_skb", &programs.gw_see_retransmit),
+        ("tcp_cong_state_set", &programs.gw_see_ca_state),
+    ]
+    .into_iter()
+    .map(|(point, program)| explain(&format!("attach to the tracepoint {point}"), || program.attach()))
+    .collect()
+}
+
 /// A kind that this build does not know is left out.
-fn event(e: &types::gw_event) -> Option<Event> {
+fn event(e: &types::gw_event) -> Option<SocketEvent> {
     let what = match e.kind {
         types::gw_event_kind::GW_EVENT_OPEN => FlowEvent::Open,
         types::gw_event_kind::GW_EVENT_CLOSE => FlowEvent::Close,
@@ -280,7 +284,7 @@ fn event(e: &types::gw_event) -> Option<Event> {
         _ => return None,
     };
     let (local, remote) = addresses(&e.tuple);
-    Some(Event {
+    Some(SocketEvent {
         t_ns: e.t_ns,
         cookie: Cookie(e.cookie),
         local,

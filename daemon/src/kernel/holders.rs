@@ -22,7 +22,7 @@ const CLOSED_ON_EXEC: u32 = 0o2_000_000;
 
 /// A socket that a process has opened.
 #[derive(Clone, Copy, Debug)]
-pub struct Holding {
+pub struct SocketHolder {
     /// None where only its inode is known.
     pub cookie: Option<u64>,
     pub inode: u64,
@@ -31,7 +31,7 @@ pub struct Holding {
 }
 
 /// Those whose sockets and processes are of this network namespace; of the processes that this one can see.
-pub fn all(netns_inum: u32) -> Result<Vec<Holding>> {
+pub fn all(netns_inum: u32) -> Result<Vec<SocketHolder>> {
     match by_kernel(netns_inum) {
         Ok(found) => Ok(found),
         Err(error) => {
@@ -41,7 +41,7 @@ pub fn all(netns_inum: u32) -> Result<Vec<Holding>> {
     }
 }
 
-fn by_kernel(netns_inum: u32) -> Result<Vec<Holding>> {
+fn by_kernel(netns_inum: u32) -> Result<Vec<SocketHolder>> {
     let mut storage = MaybeUninit::uninit();
     let builder = skeleton::HoldersSkelBuilder::default();
     let mut open = explain("open the list of holders", || builder.open(&mut storage))?;
@@ -53,7 +53,7 @@ fn by_kernel(netns_inum: u32) -> Result<Vec<Holding>> {
     let skeleton = explain("load the list of holders", || open.load())?;
     let program: OwnedFd = skeleton.progs.gw_list_holders.as_fd().try_clone_to_owned()?;
     let found = run_over_all::<types::gw_holder>(&program).context("cannot list holders of sockets")?;
-    let holding = |found: types::gw_holder| Holding {
+    let holding = |found: types::gw_holder| SocketHolder {
         cookie: (found.cookie > 0).then_some(found.cookie),
         inode: found.inode,
         pid: found.pid,
@@ -61,7 +61,7 @@ fn by_kernel(netns_inum: u32) -> Result<Vec<Holding>> {
     Ok(found.into_iter().map(holding).collect())
 }
 
-fn by_proc(netns_inum: u32) -> Result<Vec<Holding>> {
+fn by_proc(netns_inum: u32) -> Result<Vec<SocketHolder>> {
     let own = fs::read_link("/proc/self/exe")?;
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")?.flatten() {
@@ -75,7 +75,7 @@ fn by_proc(netns_inum: u32) -> Result<Vec<Holding>> {
 }
 
 /// Nothing where it is not root's, of this program and in this network namespace.
-fn held_by(pid: u32, own: &Path, netns_inum: u32) -> Result<Vec<Holding>> {
+fn held_by(pid: u32, own: &Path, netns_inum: u32) -> Result<Vec<SocketHolder>> {
     let of = Path::new("/proc").join(pid.to_string());
     let status = fs::read_to_string(of.join("status"))?;
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -99,7 +99,7 @@ fn held_by(pid: u32, own: &Path, netns_inum: u32) -> Result<Vec<Holding>> {
         if let Some(inode) = inode.and_then(|inode| inode.parse().ok())
             && flags.is_some_and(|flags| flags & CLOSED_ON_EXEC != 0)
         {
-            found.push(Holding {
+            found.push(SocketHolder {
                 cookie: None,
                 inode,
                 pid,
@@ -133,7 +133,7 @@ mod tests {
         };
         let wanted = inode(&socket);
         let netns = own_netns().unwrap();
-        let is_told = |found: Vec<Holding>| {
+        let is_told = |found: Vec<SocketHolder>| {
             let mut found = found.into_iter().filter(|holding| holding.inode == wanted);
             found.any(|holding| holding.pid == std::process::id())
         };

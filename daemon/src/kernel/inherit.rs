@@ -48,7 +48,7 @@ pub struct Inheritance {
 
 /// Of one process: the rule by which it hands its class on.
 #[derive(Clone, Copy, Debug)]
-pub struct Named {
+pub struct InheritingProcess {
     pub process: ProcessId,
     /// The program of which that is said.
     pub image: u64,
@@ -57,13 +57,13 @@ pub struct Named {
 
 /// A rate limit that commands have.
 #[derive(Clone, Copy, Debug)]
-pub struct Limited {
+pub struct UserLimit {
     pub uid: u32,
     pub limit: Limit,
 }
 
 /// What an earlier daemon has left.
-pub enum Left {
+pub enum EarlierRecords {
     Nothing,
     Records(MapHandle),
     /// They mean nothing to this version.
@@ -74,17 +74,17 @@ pub enum Left {
 ///
 /// # Errors
 /// Where that cannot be looked for.
-pub fn left(pins: &Pins) -> Result<Left> {
-    let found = pins.look(|folder| Ok(MapHandle::from_pinned_path(folder.join(RECORDS)).ok()))?;
+pub fn left(pins: &Pins) -> Result<EarlierRecords> {
+    let found = pins.with_existing(|folder| Ok(MapHandle::from_pinned_path(folder.join(RECORDS)).ok()))?;
     let Some(map) = found.flatten() else {
-        return Ok(Left::Nothing);
+        return Ok(EarlierRecords::Nothing);
     };
     let is_ours = map.map_type() == MapType::TaskStorage
         && map.name() == OsStr::new(MAP)
         && map.value_size() as usize == size_of::<types::gw_record>();
     Ok(match is_ours {
-        true => Left::Records(map),
-        false => Left::Another(map.name().to_string_lossy().into_owned()),
+        true => EarlierRecords::Records(map),
+        false => EarlierRecords::Another(map.name().to_string_lossy().into_owned()),
     })
 }
 
@@ -164,7 +164,7 @@ impl Inheritance {
     ///
     /// # Errors
     /// What went wrong first.
-    pub fn hand_down(&self, named: &[Named]) -> Result<()> {
+    pub fn hand_down(&self, named: &[InheritingProcess]) -> Result<()> {
         if named.is_empty() {
             return self.walk();
         }
@@ -173,7 +173,7 @@ impl Inheritance {
         some.fold(Ok(()), Result::and)
     }
 
-    fn hand_down_some(&self, named: &[Named]) -> Result<()> {
+    fn hand_down_some(&self, named: &[InheritingProcess]) -> Result<()> {
         // One that was interrupted may have left some.
         let clear = self.clear_orders();
         let ordered = named.iter().map(|named| self.order(*named)).fold(Ok(()), Result::and);
@@ -182,7 +182,7 @@ impl Inheritance {
         clear.and(ordered).and(walked).and(self.clear_orders())
     }
 
-    fn order(&self, Named { process, image, rule }: Named) -> Result<()> {
+    fn order(&self, InheritingProcess { process, image, rule }: InheritingProcess) -> Result<()> {
         let key = types::gw_process_key {
             start_ns: process.start_ns,
             tgid: process.pid,
@@ -213,7 +213,7 @@ impl Inheritance {
     }
 
     /// The rate limits that any task has.
-    pub fn limits(&self) -> Result<BTreeMap<LimitNumber, Limited>> {
+    pub fn limits(&self) -> Result<BTreeMap<LimitNumber, UserLimit>> {
         let found = run_over_all::<types::gw_chosen_limit>(&self.list_limits).context("cannot list rate limits")?;
         let limited = |found: types::gw_chosen_limit| {
             let number = LimitNumber::try_from(found.number).ok()?;
@@ -222,7 +222,7 @@ impl Inheritance {
                 rates: rates_of(found.rates),
                 class: class_of(found.class).unwrap_or(Class::Standard),
             };
-            Some((number, Limited { uid: found.uid, limit }))
+            Some((number, UserLimit { uid: found.uid, limit }))
         };
         Ok(found.into_iter().filter_map(limited).collect())
     }

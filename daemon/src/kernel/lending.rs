@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What others used of a thread's priority.
 #[derive(Debug)]
-pub struct Lent {
+pub struct LentTime {
     pub tid: u32,
     /// Its process, where that is accounted for as a whole.
     pub pid: Option<u32>,
@@ -35,7 +35,7 @@ pub struct Lent {
 }
 
 /// The loaded programs; dropping them ends everything here.
-pub struct Lending {
+pub struct LendingPrograms {
     lenders: Lenders,
     counters: MapHandle,
     account: Link,
@@ -47,9 +47,9 @@ pub struct Lending {
 
 /// Names threads that may lend, from any thread.
 #[derive(Clone)]
-pub struct Lenders(Arc<Named>);
+pub struct Lenders(Arc<LenderMap>);
 
-struct Named {
+struct LenderMap {
     lenders: MapHandle,
     /// How often one was named.
     namings: AtomicU32,
@@ -62,7 +62,7 @@ pub struct MayLend {
     naming: u32,
 }
 
-impl Lending {
+impl LendingPrograms {
     pub fn open() -> Result<Self> {
         super::check_requirements()?;
         let mut storage = MaybeUninit::uninit();
@@ -72,7 +72,7 @@ impl Lending {
         let (programs, maps) = (&skeleton.progs, &skeleton.maps);
         let keep = |map| MapHandle::try_from(map).context("cannot keep a map of lent priority");
         Ok(Self {
-            lenders: Lenders(Arc::new(Named {
+            lenders: Lenders(Arc::new(LenderMap {
                 lenders: keep(&maps.lenders)?,
                 namings: AtomicU32::default(),
             })),
@@ -95,7 +95,7 @@ impl Lending {
     }
 
     /// What was lent since the last call.
-    pub fn take(&mut self) -> Result<Vec<Lent>> {
+    pub fn take(&mut self) -> Result<Vec<LentTime>> {
         let (now, begun) = (now(), self.counters()?.begun);
         let is_quiet = |(at, before, borrows): (Duration, u64, bool)| {
             !borrows && begun == before && now.saturating_sub(at) < LOOK_EVERY
@@ -158,8 +158,8 @@ impl Drop for MayLend {
     }
 }
 
-fn read(lent: &types::gw_lent) -> Lent {
-    Lent {
+fn read(lent: &types::gw_lent) -> LentTime {
+    LentTime {
         tid: lent.tid,
         pid: (lent.tgid != 0).then_some(lent.tgid),
         used: Duration::from_nanos(lent.lent_ns),

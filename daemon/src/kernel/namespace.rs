@@ -73,14 +73,14 @@ pub fn own_netns_cookie() -> Result<u64> {
 pub fn is_netns_gone(inum: u32, cookie: u64) -> bool {
     /// `struct file_handle` with a `struct nsfs_file_handle` (include/uapi/linux/nsfs.h).
     #[repr(C)]
-    struct Handle {
+    struct FileHandle {
         bytes: u32,
         kind: i32,
         cookie: u64,
         of: u32,
         inum: u32,
     }
-    let mut handle = Handle {
+    let mut handle = FileHandle {
         bytes: 16,
         kind: 0,
         cookie: 0,

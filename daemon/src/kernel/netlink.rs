@@ -43,11 +43,11 @@ pub struct Netlink {
 /// The kernel's refusal: an errno.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{}", .0.desc())]
-pub struct Refused(pub Errno);
+pub struct NetlinkError(pub Errno);
 
 /// What the kernel has refused with, where it has.
 pub fn refused(error: &anyhow::Error) -> Option<Errno> {
-    error.downcast_ref::<Refused>().map(|refused| refused.0)
+    error.downcast_ref::<NetlinkError>().map(|refused| refused.0)
 }
 
 impl Netlink {
@@ -93,7 +93,7 @@ impl Netlink {
         })
     }
 
-    /// A change; `flags` beside NLM_F_REQUEST and NLM_F_ACK. A refusal can be asked for as [`Refused`].
+    /// A change; `flags` beside NLM_F_REQUEST and NLM_F_ACK. A refusal can be asked for as [`NetlinkError`].
     pub fn change(&mut self, kind: u16, flags: i32, body: &Body) -> Result<()> {
         self.exchange(kind, flags | libc::NLM_F_ACK, body).map(drop)
     }
@@ -105,9 +105,9 @@ impl Netlink {
 
     /// The same, body by body, as long as `take` wants more. Then the socket has to be closed: the rest is in it.
     pub fn dump_while(&mut self, kind: u16, body: &Body, mut take: impl FnMut(&[u8]) -> bool) -> Result<()> {
-        self.ask(kind, libc::NLM_F_DUMP, body)?;
+        self.send_request(kind, libc::NLM_F_DUMP, body)?;
         let mut answers = Vec::new();
-        while !self.hear(&mut answers)? {
+        while !self.read_answers(&mut answers)? {
             if !answers.drain(..).all(|answer| take(&answer)) {
                 return Ok(());
             }
@@ -123,13 +123,13 @@ impl Netlink {
     }
 
     fn exchange(&mut self, kind: u16, flags: i32, body: &Body) -> Result<Vec<Vec<u8>>> {
-        self.ask(kind, flags, body)?;
+        self.send_request(kind, flags, body)?;
         let mut answers = Vec::new();
-        while !self.hear(&mut answers)? {}
+        while !self.read_answers(&mut answers)? {}
         Ok(answers)
     }
 
-    fn ask(&mut self, kind: u16, flags: i32, body: &Body) -> Result<()> {
+    fn send_request(&mut self, kind: u16, flags: i32, body: &Body) -> Result<()> {
         self.sequence += 1;
         let mut request = Vec::with_capacity(HEADER_BYTES + body.0.len());
         request.extend_from_slice(&((HEADER_BYTES + body.0.len()) as u32).to_ne_bytes());
@@ -142,8 +142,8 @@ impl Netlink {
         Ok(())
     }
 
-    /// Hears one read; true after the last message of the answer.
-    fn hear(&mut self, answers: &mut Vec<Vec<u8>>) -> Result<bool> {
+    /// By one read; true after the last message of the answer.
+    fn read_answers(&mut self, answers: &mut Vec<Vec<u8>>) -> Result<bool> {
         let length = recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty())
             .context("no answer from the kernel by netlink")?;
         take(&self.buffer[..length], self.sequence, answers)
@@ -191,7 +191,7 @@ fn take(mut bytes: &[u8], sequence: u32, answers: &mut Vec<Vec<u8>>) -> Result<b
                 libc::NLMSG_DONE => return Ok(true),
                 libc::NLMSG_ERROR => match u32_at(body, 0)?.cast_signed() {
                     0 => return Ok(true),
-                    error => bail!(Refused(Errno::from_raw(error.wrapping_neg()))),
+                    error => bail!(NetlinkError(Errno::from_raw(error.wrapping_neg()))),
                 },
                 _ => answers.push(body.to_vec()),
             }

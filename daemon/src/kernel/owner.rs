@@ -14,12 +14,12 @@ use giveway_engine::class::{CommandLimits, Rules};
 use giveway_engine::enforcement::elsewhere::Elsewhere;
 use giveway_engine::model::{Choice, ChosenLimit, Class, Limit, LimitNumber, Process, ProcessId, Rates, RuleId};
 
-use super::inherit::{Inheritance, Left, Named, left};
+use super::inherit::{EarlierRecords, Inheritance, InheritingProcess, left};
 use super::is_shortage;
 use super::libbpf_log::one_line;
-use super::process::{Executable, Executed, Handle, Wanted, forget_most};
-use super::tasks::{Facts, Tasks};
-use crate::lookup::{Answer, LookUps, Looked, Sessions};
+use super::process::{ExecHistory, Executable, Handle, ProcessCriteria, forget_most};
+use super::tasks::{ProcessFacts, Tasks};
+use crate::lookup::{LookUps, LookupAnswer, PathTarget, Sessions};
 use crate::pins::Pins;
 
 /// Processes whose arguments are kept; when there are more, those of the user who has most are forgotten.
@@ -29,8 +29,8 @@ const TRIES: u32 = 3;
 
 pub struct OwnerReader {
     tasks: Tasks,
-    wanted: Wanted,
-    executed: Executed,
+    wanted: ProcessCriteria,
+    executed: ExecHistory,
     /// Another file is known of an executable than before.
     pub has_news: bool,
     paths: BTreeSet<(u32, String)>,
@@ -39,7 +39,7 @@ pub struct OwnerReader {
     folder: Option<String>,
     sessions: Option<Sessions>,
     look_ups: Option<LookUps>,
-    arguments: BTreeMap<ProcessId, Arguments>,
+    arguments: BTreeMap<ProcessId, ImageArguments>,
     netns_inum: u32,
     /// None in a dry run.
     pins: Option<Pins>,
@@ -54,7 +54,7 @@ pub struct OwnerReader {
 }
 
 /// Of one image of a process.
-struct Arguments {
+struct ImageArguments {
     uid: u32,
     image: u64,
     text: Option<String>,
@@ -67,8 +67,8 @@ impl OwnerReader {
     pub fn open(netns_inum: u32, pins: Option<Pins>) -> Result<Self> {
         let left = pins.as_ref().map(left).transpose();
         let records = match left {
-            Ok(Some(Left::Records(map))) => Some(map),
-            Ok(Some(Left::Another(name))) => {
+            Ok(Some(EarlierRecords::Records(map))) => Some(map),
+            Ok(Some(EarlierRecords::Another(name))) => {
                 tracing::warn!(
                     "what running commands have chosen with `giveway exec`, and processes inherited, was written by another \
                      version ({name}) and is forgotten: start such a command again"
@@ -100,8 +100,8 @@ impl OwnerReader {
     fn with(tasks: Tasks, netns_inum: u32, pins: Option<Pins>) -> Self {
         Self {
             tasks,
-            wanted: Wanted::default(),
-            executed: Executed::default(),
+            wanted: ProcessCriteria::default(),
+            executed: ExecHistory::default(),
             has_news: false,
             paths: BTreeSet::new(),
             need_arguments: false,
@@ -133,7 +133,7 @@ impl OwnerReader {
         let paths = &self.paths;
         let is_named = |known: &Executable| paths.contains(&(0, known.path.clone()));
         self.wanted.executables.retain(is_named);
-        self.tell_files();
+        self.set_rule_files();
     }
 
     pub fn rules_are_inherited(&self) -> bool {
@@ -150,7 +150,7 @@ impl OwnerReader {
     }
 
     /// The kernel decides at an exec for rules that ask for nothing but the executable.
-    fn tell_files(&mut self) {
+    fn set_rule_files(&mut self) {
         if !self.rules_are_inherited && self.inheritance.is_none() {
             return;
         }
@@ -164,7 +164,7 @@ impl OwnerReader {
     ///
     /// # Errors
     /// Where something is short; what does not work for good, [`Self::missing`] says.
-    pub fn hand_down(&mut self, named: &[Named]) -> Result<()> {
+    pub fn hand_down(&mut self, named: &[InheritingProcess]) -> Result<()> {
         let done = self.inheritance().and_then(|inheritance| inheritance.hand_down(named));
         match done {
             Err(error) if is_shortage(&error) => Err(error),
@@ -242,9 +242,9 @@ impl OwnerReader {
         let mut known = Vec::new();
         for answer in answers {
             match answer {
-                Answer::Path { path, found, .. } => self.take_path(path, found),
-                Answer::Sessions(sessions) => self.sessions = Some(sessions),
-                Answer::Arguments { id, image, text } => {
+                LookupAnswer::Path { path, found, .. } => self.take_path(path, found),
+                LookupAnswer::Sessions(sessions) => self.sessions = Some(sessions),
+                LookupAnswer::Arguments { id, image, text } => {
                     if let Some(arguments) = self.arguments.get_mut(&id)
                         && arguments.image == image
                     {
@@ -258,16 +258,16 @@ impl OwnerReader {
         known
     }
 
-    fn take_path(&mut self, path: String, found: Looked) {
+    fn take_path(&mut self, path: String, found: PathTarget) {
         let before = self.wanted.executables.clone();
         self.wanted.executables.retain(|known| known.path != path);
-        if let (Looked::File(target), true) = (found, self.paths.contains(&(0, path.clone()))) {
+        if let (PathTarget::File(target), true) = (found, self.paths.contains(&(0, path.clone()))) {
             self.wanted.executables.push(Executable { path, target });
         }
         let is_more = self.wanted.executables.iter().any(|known| !before.contains(known));
         self.has_news |= is_more;
         if is_more || self.wanted.executables.len() != before.len() {
-            self.tell_files();
+            self.set_rule_files();
         }
     }
 
@@ -293,7 +293,7 @@ impl OwnerReader {
         if self.arguments.len() >= KEPT && !self.arguments.contains_key(&id) {
             forget_most(&mut self.arguments, |arguments| arguments.uid);
         }
-        let unknown = || Arguments {
+        let unknown = || ImageArguments {
             uid,
             image,
             text: None,
@@ -357,7 +357,7 @@ impl OwnerReader {
     /// Where it has ended, root has limited it, or the kernel cannot.
     pub fn choose(&mut self, pid: u32, choice: Choice) -> Result<ProcessId> {
         let handle = Handle::open(pid)?;
-        let found = handle.read(&self.tasks, &Wanted::default())?;
+        let found = handle.read(&self.tasks, &ProcessCriteria::default())?;
         ensure!(
             found.started.process.uid == choice.uid,
             "its number has gone to another"
@@ -377,7 +377,7 @@ impl OwnerReader {
     ///
     /// # Errors
     /// Where it has ended, or its number is another's.
-    pub fn hold(&self, id: ProcessId) -> Result<(Handle, Facts)> {
+    pub fn hold(&self, id: ProcessId) -> Result<(Handle, ProcessFacts)> {
         let gone = || format!("there is no process {} any more, or another has its number", id.pid);
         let handle = Handle::of(id, &self.tasks).with_context(gone)?;
         let facts = self.tasks.process(id.pid)?.filter(|facts| facts.id == id);
@@ -430,7 +430,7 @@ impl OwnerReader {
 
     /// Of a process of this user.
     pub fn is_in(&self, pid: u32, uid: u32, cgroup: &str) -> bool {
-        let read = |handle: Handle| handle.read(&self.tasks, &Wanted::default()).ok();
+        let read = |handle: Handle| handle.read(&self.tasks, &ProcessCriteria::default()).ok();
         let process = Handle::open(pid).ok().and_then(read).map(|found| found.started.process);
         let is_below = |path: &str| {
             path.strip_prefix(cgroup)

@@ -26,8 +26,8 @@ mod executed;
 
 use super::calls::{pidfd_of_process, pidfd_of_thread};
 use super::ids::{FileId, TICK_NS};
-use super::tasks::{Facts, Listed, Tasks, shown};
-pub use executed::{Executed, forget_most};
+use super::tasks::{ProcessEntry, ProcessFacts, Tasks, shown};
+pub use executed::{ExecHistory, forget_most};
 
 /// As much of a command line as is matched.
 pub const CMDLINE_BYTES: u64 = 4096;
@@ -49,14 +49,14 @@ pub struct Executable {
 pub struct Target {
     pub file: FileId,
     /// None where that cannot be told.
-    pub place: Option<Place>,
+    pub place: Option<FileLocation>,
     /// Nobody but root may write to the file, or decides to which one the path leads.
     pub is_roots: bool,
 }
 
 /// The name that a file has in a directory of its own file system, links followed, and whose it is.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Place {
+pub struct FileLocation {
     /// By its inode.
     pub directory: u64,
     pub name: String,
@@ -66,28 +66,28 @@ pub struct Place {
 impl Target {
     /// Whether it is what this process executes, or stands where that stood, with the same owner. So a new version of a
     /// program is told from whatever else has such a path in a mount namespace or a folder of somebody's own.
-    fn is_executed_by(&self, facts: &Facts) -> bool {
-        let has_owner = |place: &Place| facts.file_owner == place.owner;
+    fn is_executed_by(&self, facts: &ProcessFacts) -> bool {
+        let has_owner = |place: &FileLocation| facts.file_owner == place.owner;
         self.file == facts.file
             || (facts.file_name.is_gone && self.is_at(facts) && self.place.as_ref().is_some_and(has_owner))
     }
 
     /// Whether what this process executes stands, or stood, in the same directory under the same name.
-    fn is_at(&self, facts: &Facts) -> bool {
+    fn is_at(&self, facts: &ProcessFacts) -> bool {
         let is_it =
-            |place: &Place| (place.directory, &place.name) == (facts.file_name.directory, &facts.file_name.name);
+            |place: &FileLocation| (place.directory, &place.name) == (facts.file_name.directory, &facts.file_name.name);
         facts.file.device == self.file.device && self.place.as_ref().is_some_and(is_it)
     }
 }
 
 /// What rules look for: executables, and users.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Wanted {
+pub struct ProcessCriteria {
     pub executables: Vec<Executable>,
     pub uids: BTreeSet<u32>,
 }
 
-impl Wanted {
+impl ProcessCriteria {
     pub fn is_nothing(&self) -> bool {
         self.executables.is_empty() && self.uids.is_empty()
     }
@@ -97,12 +97,12 @@ impl Wanted {
     }
 
     /// Those among these that may execute one of the executables, or what stood in its place before, and the users'.
-    pub fn candidates(&self, listed: impl Iterator<Item = Listed>) -> BTreeSet<u32> {
+    pub fn candidates(&self, listed: impl Iterator<Item = ProcessEntry>) -> BTreeSet<u32> {
         let inodes = self.inodes();
         let places = self.executables.iter().filter_map(|known| known.target.place.as_ref());
         let directories: BTreeSet<u64> = places.map(|place| place.directory).collect();
         let is_gone_from = |directory: u64| directories.contains(&directory);
-        let is_one = |listed: &Listed| {
+        let is_one = |listed: &ProcessEntry| {
             inodes.contains(&listed.inode)
                 || listed.gone_from.is_some_and(is_gone_from)
                 || self.uids.contains(&listed.uid)
@@ -115,7 +115,7 @@ impl Wanted {
         !process.executables.is_empty() || self.uids.contains(&process.uid)
     }
 
-    fn executed_by(&self, facts: &Facts) -> impl Iterator<Item = &Executable> {
+    fn executed_by(&self, facts: &ProcessFacts) -> impl Iterator<Item = &Executable> {
         self.executables
             .iter()
             .filter(|known| known.target.is_executed_by(facts))
@@ -131,7 +131,7 @@ pub struct Handle {
 
 /// What was found. The arguments are the caller's to add.
 #[derive(Debug)]
-pub struct Found {
+pub struct StartedProcess {
     pub started: Started,
     pub parent: u32,
     /// Another one after each exec, but for one that is long gone.
@@ -177,12 +177,12 @@ impl Handle {
     ///
     /// # Errors
     /// Where it has ended, is a thread of the kernel, or cannot be read now.
-    pub fn read(&self, tasks: &Tasks, wanted: &Wanted) -> Result<Found> {
+    pub fn read(&self, tasks: &Tasks, wanted: &ProcessCriteria) -> Result<StartedProcess> {
         self.found_alive(tasks.process(self.pid)?, wanted)
     }
 
     /// The same, even where its main thread has ended: no user hides a process by that.
-    pub fn read_any_thread(&self, tasks: &Tasks, wanted: &Wanted) -> Result<Found> {
+    pub fn read_any_thread(&self, tasks: &Tasks, wanted: &ProcessCriteria) -> Result<StartedProcess> {
         let facts = match tasks.process(self.pid)? {
             None => tasks.process_without_main_thread(self.pid)?,
             facts => facts,
@@ -190,19 +190,19 @@ impl Handle {
         self.found_alive(facts, wanted)
     }
 
-    fn found_alive(&self, facts: Option<Facts>, wanted: &Wanted) -> Result<Found> {
+    fn found_alive(&self, facts: Option<ProcessFacts>, wanted: &ProcessCriteria) -> Result<StartedProcess> {
         let facts = facts.context("it has ended, or has no executable")?;
         ensure!(self.is_alive(), "it has ended");
         Ok(self.found(facts, wanted))
     }
 
-    fn found(&self, facts: Facts, wanted: &Wanted) -> Found {
+    fn found(&self, facts: ProcessFacts, wanted: &ProcessCriteria) -> StartedProcess {
         let paths = |is_it: &dyn Fn(&&Executable) -> bool| {
             let known = wanted.executed_by(&facts).filter(is_it);
             known.map(|known| known.path.clone()).collect::<Vec<_>>()
         };
         let at_its_place = paths(&|known| known.target.is_at(&facts));
-        Found {
+        StartedProcess {
             started: Started {
                 id: facts.id,
                 process: Process {
@@ -328,7 +328,7 @@ mod tests {
         let handle = Handle::open(std::process::id()).unwrap();
         let file = tasks.process(handle.pid).unwrap().unwrap().file;
         assert_eq!(file.inode, fs::metadata(&own).unwrap().st_ino());
-        let wanted = Wanted {
+        let wanted = ProcessCriteria {
             executables: vec![Executable {
                 path: path.clone(),
                 target: Target {
@@ -365,7 +365,13 @@ mod tests {
         let mut child = command.args(&words[1..]).arg("sleep").arg("60").spawn().unwrap();
         let handle = Handle::open(child.id()).unwrap();
         let tasks = tasks();
-        let read = || handle.read(&tasks, &Wanted::default()).unwrap().started.process;
+        let read = || {
+            handle
+                .read(&tasks, &ProcessCriteria::default())
+                .unwrap()
+                .started
+                .process
+        };
         let found = (0..500).map(|_| read()).find(|process| {
             std::thread::sleep(Duration::from_millis(10));
             process.exe.ends_with("/sleep")
@@ -427,6 +433,6 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!handle.is_alive());
-        assert!(handle.read(&tasks(), &Wanted::default()).is_err());
+        assert!(handle.read(&tasks(), &ProcessCriteria::default()).is_err());
     }
 }

@@ -135,7 +135,7 @@ impl Child {
 
     pub fn wait(&mut self) {
         while !self.has_ended {
-            self.ask(WaitPidFlag::empty());
+            self.wait_with(WaitPidFlag::empty());
         }
     }
 
@@ -151,12 +151,12 @@ impl Child {
 
     pub fn has_ended(&mut self) -> bool {
         if !self.has_ended {
-            self.ask(WaitPidFlag::WNOHANG);
+            self.wait_with(WaitPidFlag::WNOHANG);
         }
         self.has_ended
     }
 
-    fn ask(&mut self, flags: WaitPidFlag) {
+    fn wait_with(&mut self, flags: WaitPidFlag) {
         let answer = waitpid(self.pid, Some(flags));
         self.has_ended = !matches!(answer, Ok(WaitStatus::StillAlive) | Err(Errno::EINTR));
     }

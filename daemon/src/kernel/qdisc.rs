@@ -26,7 +26,7 @@ const STATS_QUEUE: u16 = 3;
 
 /// What a qdisc has counted since it was put up.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Counted {
+pub struct QdiscCounters {
     pub sent_bytes: u64,
     pub sent_packets: u32,
     pub waiting_packets: u32,
@@ -45,7 +45,7 @@ pub struct Qdisc {
 
 /// What stands at a device's root.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Root {
+pub struct DeviceRoot {
     pub qdisc: Qdisc,
     /// What a [`Qdisc`] does not hold, if there is any.
     pub entangled: Option<String>,
@@ -58,7 +58,7 @@ pub fn tcmsg(ifindex: u32, handle: u32, parent: u32) -> Body {
 }
 
 /// The root qdisc of a device.
-pub fn root(netlink: &mut Netlink, ifindex: u32) -> Result<Root> {
+pub fn root(netlink: &mut Netlink, ifindex: u32) -> Result<DeviceRoot> {
     find_root(netlink, ifindex)?.context("the device has no root qdisc")
 }
 
@@ -77,7 +77,7 @@ pub fn roots(netlink: &mut Netlink) -> Result<Vec<(u32, Qdisc)>> {
 }
 
 /// None: the kernel shows none, as of a device that is down and has lost its own.
-pub fn find_root(netlink: &mut Netlink, ifindex: u32) -> Result<Option<Root>> {
+pub fn find_root(netlink: &mut Netlink, ifindex: u32) -> Result<Option<DeviceRoot>> {
     let all = netlink
         .dump(libc::RTM_GETQDISC, &tcmsg(ifindex, 0, 0))
         .context("cannot list the qdiscs")?;
@@ -101,14 +101,14 @@ pub fn find_root(netlink: &mut Netlink, ifindex: u32) -> Result<Option<Root>> {
     if qdisc.handle != 0 && entangled.is_none() && has_filters(netlink, ifindex, qdisc.handle)? {
         entangled = Some("has filters");
     }
-    Ok(Some(Root {
+    Ok(Some(DeviceRoot {
         qdisc,
         entangled: entangled.map(str::to_owned),
     }))
 }
 
 /// What the qdisc below this class has counted; None where there is none.
-pub fn counted(netlink: &mut Netlink, ifindex: u32, parent: u32) -> Result<Option<Counted>> {
+pub fn counted(netlink: &mut Netlink, ifindex: u32, parent: u32) -> Result<Option<QdiscCounters>> {
     let all = all_counted(netlink, ifindex)?;
     Ok(all
         .into_iter()
@@ -116,7 +116,7 @@ pub fn counted(netlink: &mut Netlink, ifindex: u32, parent: u32) -> Result<Optio
 }
 
 /// What each qdisc of the device has counted, by its parent; of those that tell it.
-pub fn all_counted(netlink: &mut Netlink, ifindex: u32) -> Result<Vec<(u32, Counted)>> {
+pub fn all_counted(netlink: &mut Netlink, ifindex: u32) -> Result<Vec<(u32, QdiscCounters)>> {
     let all = netlink
         .dump(libc::RTM_GETQDISC, &tcmsg(ifindex, 0, 0))
         .context("cannot list the qdiscs")?;
@@ -125,13 +125,13 @@ pub fn all_counted(netlink: &mut Netlink, ifindex: u32) -> Result<Vec<(u32, Coun
         .collect()
 }
 
-fn count(message: &[u8]) -> Result<Counted> {
+fn count(message: &[u8]) -> Result<QdiscCounters> {
     let statistics = attribute(message, TCMSG_BYTES, STATS).context("a qdisc tells no statistics")?;
     let part = |kind| attribute(statistics, 0, kind).context("a qdisc tells no statistics");
     // struct gnet_stats_basic: bytes (64 bits), packets. struct gnet_stats_queue: qlen, backlog, drops.
     let (basic, queue) = (part(STATS_BASIC)?, part(STATS_QUEUE)?);
     let bytes = basic.first_chunk().context("a netlink message is cut short")?;
-    Ok(Counted {
+    Ok(QdiscCounters {
         sent_bytes: u64::from_ne_bytes(*bytes),
         sent_packets: u32_at(basic, 8)?,
         waiting_packets: u32_at(queue, 0)?,

@@ -11,7 +11,7 @@ use super::cgroup::group_v1;
 use super::preemption::Preemption;
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Machine {
+pub struct LatencyFactors {
     pub preemption: Preemption,
     /// Of CLOCK_MONOTONIC's timers: 1 ns with high-resolution timers, else the tick.
     pub timer_resolution_ns: Option<u64>,
@@ -45,7 +45,7 @@ pub struct Throttling {
     pub period_us: i64,
 }
 
-impl Machine {
+impl LatencyFactors {
     pub fn here() -> Self {
         let number = |path: &str| read(path)?.parse().ok();
         let resolution = clock_getres(ClockId::CLOCK_MONOTONIC).ok();
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn this_machine_tells_what_every_linux_tells() {
-        let machine = Machine::here();
+        let machine = LatencyFactors::here();
         assert!(
             machine.timer_resolution_ns.is_some() && machine.throttling.is_some(),
             "{machine:?}"

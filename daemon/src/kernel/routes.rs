@@ -9,13 +9,13 @@ use anyhow::Result;
 use nix::errno::Errno;
 use nix::net::if_::if_indextoname;
 
-use super::netlink::{Body, Netlink, Refused, attribute, u16_at, u32_at};
+use super::netlink::{Body, Netlink, NetlinkError, attribute, u16_at, u32_at};
 use super::uplink;
 
 mod rules;
 
 use nix::sys::socket::AddressFamily;
-use rules::Way;
+use rules::TableLookup;
 
 /// Bytes of a message before its attributes (struct rtmsg, struct nhmsg), and of a next hop before its own (struct
 /// rtnexthop).
@@ -87,7 +87,7 @@ pub struct Defaults {
 struct Preference {
     is_tunnel: bool,
     family: u8,
-    way: Way,
+    way: TableLookup,
     metric: u32,
     hop: usize,
     /// Where all else is the same.
@@ -157,7 +157,9 @@ fn again<T: Default>(list: impl Fn() -> Result<T>) -> Result<T> {
     let mut tries = 1;
     loop {
         match list() {
-            Err(error) if error.downcast_ref().is_some_and(|Refused(errno)| is_none(*errno)) => return Ok(T::default()),
+            Err(error) if error.downcast_ref().is_some_and(|NetlinkError(errno)| is_none(*errno)) => {
+                return Ok(T::default());
+            }
             Err(_) if tries < TRIES => tries += 1,
             listed => return listed,
         }
@@ -194,7 +196,7 @@ fn preferred(family: u8) -> Result<Vec<DefaultRoute>> {
     let message = rtmsg(family, RTM_F_FIB_MATCH).attribute(libc::RTA_DST, any);
     match Netlink::open()?.get(libc::RTM_GETROUTE, &message) {
         Ok(message) => Ok(default_of(&message)),
-        Err(error) if error.is::<Refused>() => Ok(Vec::new()),
+        Err(error) if error.is::<NetlinkError>() => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }

@@ -29,15 +29,15 @@ const EVENTS_AT_ONCE: usize = 32;
 
 /// Something that a process did.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub struct TaskEvent {
     /// CLOCK_MONOTONIC.
     pub at: Duration,
     pub id: ProcessId,
-    pub what: What,
+    pub what: TaskChange,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum What {
+pub enum TaskChange {
     /// It runs another program now.
     Exec(Arguments),
     /// It has this thread more.
@@ -49,7 +49,7 @@ pub enum What {
 /// What a program was started with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arguments {
-    /// The program's, as [`super::tasks::Facts`] has it.
+    /// The program's, as [`super::tasks::ProcessFacts`] has it.
     pub image: u64,
     /// With blanks between them. None where they could not be read.
     pub text: Option<String>,
@@ -57,10 +57,10 @@ pub struct Arguments {
 
 /// The loaded programs; dropping it takes them out of the kernel.
 pub struct TaskWatch {
-    events: Ring<Event>,
+    events: Ring<TaskEvent>,
     counters: MapHandle,
-    files: Watched<u64>,
-    users: Watched<u32>,
+    files: MirroredSet<u64>,
+    users: MirroredSet<u32>,
     held: MapHandle,
     _tracing: Vec<Link>,
 }
@@ -87,8 +87,8 @@ impl TaskWatch {
         Ok(Self {
             events: Ring::parsed_by(event, "processes", &maps.events)?,
             counters: keep(&maps.bss)?,
-            files: Watched::new(keep(&maps.watched_files)?),
-            users: Watched::new(keep(&maps.watched_uids)?),
+            files: MirroredSet::new(keep(&maps.watched_files)?),
+            users: MirroredSet::new(keep(&maps.watched_uids)?),
             held: keep(&maps.held)?,
             _tracing: [
                 ("sched_process_exec", &programs.gw_see_exec),
@@ -128,7 +128,7 @@ impl TaskWatch {
     }
 
     /// The events that wait, oldest first, up to 32; more may wait for the next call.
-    pub fn events(&mut self) -> Result<Vec<Event>> {
+    pub fn events(&mut self) -> Result<Vec<TaskEvent>> {
         self.events.take(EVENTS_AT_ONCE)
     }
 
@@ -144,12 +144,12 @@ fn in_initial_pid_namespace() -> bool {
 }
 
 /// A set that a map of the kernel mirrors.
-struct Watched<T> {
+struct MirroredSet<T> {
     map: MapHandle,
     known: BTreeSet<T>,
 }
 
-impl<T: Copy + Ord> Watched<T> {
+impl<T: Copy + Ord> MirroredSet<T> {
     fn new(map: MapHandle) -> Self {
         Self {
             map,
@@ -173,21 +173,21 @@ impl<T: Copy + Ord> Watched<T> {
 }
 
 /// A kind that this build does not know is left out.
-fn event(bytes: &[u8]) -> Option<Event> {
+fn event(bytes: &[u8]) -> Option<TaskEvent> {
     let (first, rest) = bytes.split_at_checked(size_of::<types::gw_task_event>())?;
     let e: types::gw_task_event = records::record(first)?;
     let what = match e.kind {
-        types::gw_task_event_kind::GW_TASK_EXEC => What::Exec(Arguments {
+        types::gw_task_event_kind::GW_TASK_EXEC => TaskChange::Exec(Arguments {
             image: e.image,
             text: rest.get(..e.arguments_bytes as usize).map(cmdline),
         }),
-        types::gw_task_event_kind::GW_TASK_THREAD => What::Thread { tid: e.tid },
-        types::gw_task_event_kind::GW_TASK_EXIT => What::Exit {
+        types::gw_task_event_kind::GW_TASK_THREAD => TaskChange::Thread { tid: e.tid },
+        types::gw_task_event_kind::GW_TASK_EXIT => TaskChange::Exit {
             cpu: Duration::from_nanos(e.cpu_ns),
         },
         _ => return None,
     };
-    Some(Event {
+    Some(TaskEvent {
         at: Duration::from_nanos(e.t_ns),
         id: ProcessId {
             pid: e.tgid,

@@ -48,7 +48,7 @@ pub struct Threads(OwnedFd);
 
 /// A process in a few words.
 #[derive(Clone, Copy, Debug)]
-pub struct Listed {
+pub struct ProcessEntry {
     pub pid: u32,
     /// Of its executable.
     pub inode: u64,
@@ -77,7 +77,7 @@ pub struct Thread {
 
 /// A process as it is now.
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub struct ProcessFacts {
     pub id: ProcessId,
     /// Another one after each exec, but for one that is long gone.
     pub image: u64,
@@ -100,7 +100,7 @@ pub struct Facts {
     pub chosen: Option<Choice>,
     pub by_hand: u64,
     pub inherited: Option<Inherited>,
-    pub share: Option<Share>,
+    pub share: Option<RealtimeGroup>,
 }
 
 /// Of an executable.
@@ -115,7 +115,7 @@ pub struct FileName {
 
 /// The group by which the scheduler shares real time out (CONFIG_RT_GROUP_SCHED).
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Share {
+pub enum RealtimeGroup {
     /// Its real time in each period.
     V1 {
         group: String,
@@ -135,7 +135,7 @@ pub struct Cgroup {
     pub uid: u32,
 }
 
-enum Of {
+enum TaskSelector {
     All,
     Process(u32),
     Thread(u32),
@@ -178,9 +178,9 @@ impl Tasks {
     }
 
     /// Those of the namespace that have an executable.
-    pub fn processes(&self) -> Result<Vec<Listed>> {
-        let all = run::<types::gw_thread>(&self.list_processes, &Of::All).context("cannot list processes")?;
-        let listed = |found: types::gw_thread| Listed {
+    pub fn processes(&self) -> Result<Vec<ProcessEntry>> {
+        let all = run::<types::gw_thread>(&self.list_processes, &TaskSelector::All).context("cannot list processes")?;
+        let listed = |found: types::gw_thread| ProcessEntry {
             pid: found.tgid,
             inode: found.inode,
             gone_from: (found.gone_from > 0).then_some(found.gone_from),
@@ -191,7 +191,8 @@ impl Tasks {
 
     /// The same ones.
     pub fn fingerprints(&self) -> Result<Vec<Fingerprint>> {
-        let all = run::<types::gw_fingerprint>(&self.list_prints, &Of::All).context("cannot list processes")?;
+        let all =
+            run::<types::gw_fingerprint>(&self.list_prints, &TaskSelector::All).context("cannot list processes")?;
         let fingerprint = |found: types::gw_fingerprint| Fingerprint {
             id: ProcessId {
                 pid: found.tgid,
@@ -215,7 +216,8 @@ impl Tasks {
 
     /// Those that something was chosen for, and that are in another network namespace by now.
     pub fn elsewhere(&self) -> Result<Vec<Elsewhere>> {
-        let all = run::<types::gw_elsewhere>(&self.list_elsewhere, &Of::All).context("cannot list processes")?;
+        let all =
+            run::<types::gw_elsewhere>(&self.list_elsewhere, &TaskSelector::All).context("cannot list processes")?;
         let elsewhere = |found: types::gw_elsewhere| Elsewhere {
             id: ProcessId {
                 pid: found.tgid,
@@ -232,20 +234,22 @@ impl Tasks {
     ///
     /// # Errors
     /// Where that cannot be told now, here and below.
-    pub fn process(&self, pid: u32) -> Result<Option<Facts>> {
-        let found = run::<types::gw_process>(&self.show_process, &Of::Thread(pid)).context("cannot read a process")?;
+    pub fn process(&self, pid: u32) -> Result<Option<ProcessFacts>> {
+        let found = run::<types::gw_process>(&self.show_process, &TaskSelector::Thread(pid))
+            .context("cannot read a process")?;
         Ok(found.first().map(facts))
     }
 
     /// The same of a process whose main thread has ended, and others not. Any of them speaks for it.
-    pub fn process_without_main_thread(&self, pid: u32) -> Result<Option<Facts>> {
-        let found = run::<types::gw_process>(&self.show_process, &Of::Process(pid)).context("cannot read a process")?;
+    pub fn process_without_main_thread(&self, pid: u32) -> Result<Option<ProcessFacts>> {
+        let found = run::<types::gw_process>(&self.show_process, &TaskSelector::Process(pid))
+            .context("cannot read a process")?;
         Ok(found.first().map(facts))
     }
 
     /// By its id; None for one that is gone.
     pub fn cgroup(&self, id: u64) -> Option<Cgroup> {
-        let found = run::<types::gw_cgroup>(&self.show_cgroup, &Of::Cgroup(id)).ok()?;
+        let found = run::<types::gw_cgroup>(&self.show_cgroup, &TaskSelector::Cgroup(id)).ok()?;
         let found = found.first()?;
         Some(Cgroup {
             path: path_of(&found.names)?,
@@ -279,7 +283,7 @@ impl Threads {
     }
 
     pub fn pinned(pins: &Pins) -> Result<Option<Self>> {
-        let found = pins.look(|folder| Ok(Program::fd_from_pinned_path(folder.join(THREADS)).ok()))?;
+        let found = pins.with_existing(|folder| Ok(Program::fd_from_pinned_path(folder.join(THREADS)).ok()))?;
         Ok(found.flatten().map(Self))
     }
 
@@ -289,15 +293,15 @@ impl Threads {
 
     /// Those of a process, at this moment; none once it has ended.
     pub fn of(&self, pid: u32) -> Result<Vec<Thread>> {
-        self.list(&Of::Process(pid))
+        self.list(&TaskSelector::Process(pid))
     }
 
     /// None once it has ended.
     pub fn thread(&self, tid: u32) -> Result<Option<Thread>> {
-        Ok(self.list(&Of::Thread(tid))?.pop())
+        Ok(self.list(&TaskSelector::Thread(tid))?.pop())
     }
 
-    fn list(&self, of: &Of) -> Result<Vec<Thread>> {
+    fn list(&self, of: &TaskSelector) -> Result<Vec<Thread>> {
         let found = run::<types::gw_thread>(&self.0, of).context("cannot list threads")?;
         let thread = |found: types::gw_thread| {
             let is = |state: types::gw_thread_state| found.state.0 & state.0 != 0;
@@ -317,24 +321,24 @@ impl Threads {
 
 /// Runs an iterator over all tasks once.
 pub fn run_over_all<T: Record>(program: &OwnedFd) -> Result<Vec<T>> {
-    run(program, &Of::All)
+    run(program, &TaskSelector::All)
 }
 
 /// The same over the threads of a process.
 pub fn run_over_process<T: Record>(program: &OwnedFd, pid: u32) -> Result<Vec<T>> {
-    run(program, &Of::Process(pid))
+    run(program, &TaskSelector::Process(pid))
 }
 
 /// Runs an iterator over this once.
-fn run<T: Record>(program: &OwnedFd, of: &Of) -> Result<Vec<T>> {
+fn run<T: Record>(program: &OwnedFd, of: &TaskSelector) -> Result<Vec<T>> {
     let mut info = bpf_iter_link_info::default();
     match of {
         // To the kernel it means all.
-        Of::Process(0) | Of::Thread(0) => return Ok(Vec::new()),
-        Of::All => {}
-        Of::Process(pid) => info.task.pid = *pid,
-        Of::Thread(tid) => info.task.tid = *tid,
-        Of::Cgroup(id) => {
+        TaskSelector::Process(0) | TaskSelector::Thread(0) => return Ok(Vec::new()),
+        TaskSelector::All => {}
+        TaskSelector::Process(pid) => info.task.pid = *pid,
+        TaskSelector::Thread(tid) => info.task.tid = *tid,
+        TaskSelector::Cgroup(id) => {
             info.cgroup.order = libbpf_sys::BPF_CGROUP_ITER_SELF_ONLY;
             info.cgroup.cgroup_id = *id;
         }
@@ -372,17 +376,17 @@ fn owned(fd: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn facts(found: &types::gw_process) -> Facts {
+fn facts(found: &types::gw_process) -> ProcessFacts {
     let group = path_of(&found.share).unwrap_or_default();
     let share = match found.share_kind {
-        types::gw_share_kind::GW_SHARE_V1 => Some(Share::V1 {
+        types::gw_share_kind::GW_SHARE_V1 => Some(RealtimeGroup::V1 {
             group,
             runtime_us: found.share_us,
         }),
-        types::gw_share_kind::GW_SHARE_V2 => Some(Share::V2 { group }),
+        types::gw_share_kind::GW_SHARE_V2 => Some(RealtimeGroup::V2 { group }),
         _ => None,
     };
-    Facts {
+    ProcessFacts {
         id: ProcessId {
             pid: found.tgid,
             start_ns: start_of(found.start_ns),

@@ -12,16 +12,16 @@ use libbpf_rs::libbpf_sys::{
 use nix::errno::Errno;
 
 #[derive(Clone, Copy, Debug)]
-pub enum Way {
-    In,
-    Out,
+pub enum TcxHook {
+    Ingress,
+    Egress,
 }
 
 /// At tcx behind whatever is attached there. Until the descriptor is closed.
-pub fn attach(program: BorrowedFd<'_>, ifindex: u32, way: Way) -> Result<OwnedFd> {
-    let (kind, flags, name) = match way {
-        Way::In => (BPF_TCX_INGRESS, BPF_F_AFTER, "tcx ingress, Linux 6.6"),
-        Way::Out => (BPF_TCX_EGRESS, BPF_F_AFTER, "tcx egress, Linux 6.6"),
+pub fn attach(program: BorrowedFd<'_>, ifindex: u32, hook: TcxHook) -> Result<OwnedFd> {
+    let (kind, flags, name) = match hook {
+        TcxHook::Ingress => (BPF_TCX_INGRESS, BPF_F_AFTER, "tcx ingress, Linux 6.6"),
+        TcxHook::Egress => (BPF_TCX_EGRESS, BPF_F_AFTER, "tcx egress, Linux 6.6"),
     };
     // SAFETY: integers and pointers, for which all zero is valid: none.
     let mut options: bpf_link_create_opts = unsafe { std::mem::zeroed() };
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn what_is_not_attached_is_an_error_and_no_descriptor() {
         let no_program = File::open("/dev/null").unwrap();
-        let attached = attach(no_program.as_fd(), 1, Way::Out);
+        let attached = attach(no_program.as_fd(), 1, TcxHook::Egress);
         assert!(attached.is_err(), "{attached:?}");
         assert!(is_attached(no_program.as_fd()).is_err());
     }

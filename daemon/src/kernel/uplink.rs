@@ -22,7 +22,7 @@ const IFLA_CARRIER_DOWN_COUNT: u16 = 48;
 
 /// A device, as far as queueing asks.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Device {
+pub struct NetDevice {
     pub ifindex: u32,
     pub mtu_bytes: u32,
     pub ethernet: bool,
@@ -38,7 +38,7 @@ pub struct Device {
 }
 
 /// The link of this name and what stands at its root; `is_ours` knows our own qdisc.
-pub fn look(
+pub fn read(
     netlink: &mut Netlink,
     ifindex: u32,
     name: &str,
@@ -68,12 +68,12 @@ pub fn look(
 }
 
 /// The device of this index.
-pub fn device(netlink: &mut Netlink, ifindex: u32) -> Result<Device> {
+pub fn device(netlink: &mut Netlink, ifindex: u32) -> Result<NetDevice> {
     let message = netlink
         .get(libc::RTM_GETLINK, &ifinfomsg(ifindex))
         .context("cannot look at the interface")?;
     let number = |kind| attribute(&message, IFINFOMSG_BYTES, kind).and_then(|value| u32_at(value, 0).ok());
-    Ok(Device {
+    Ok(NetDevice {
         ifindex,
         mtu_bytes: number(libc::IFLA_MTU).context("the kernel tells no MTU")?,
         ethernet: u16_at(&message, 2)? == libc::ARPHRD_ETHER,

@@ -40,14 +40,14 @@ const QUIET: Duration = Duration::from_secs(300);
 
 /// Which sockets an iterator shows.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Sockets {
+pub enum SocketProtocol {
     Tcp,
     Udp,
 }
 
 /// Why a walk was not made, or not to its end. It is made the next time, and everything else goes on.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-pub enum Unwalked {
+pub enum WalkError {
     #[error(
         "somebody keeps a TCP socket locked, as a send from a file that does not answer does: what is set on connections \
          stays as it is, and idle ones are not looked at, until the lock is let go; the queue, marks, priorities and \
@@ -82,7 +82,7 @@ struct Walks {
 /// What keeps sockets of one protocol from being shown.
 #[derive(Default)]
 struct Hindrance {
-    why: Option<Unwalked>,
+    why: Option<WalkError>,
     stuck: Option<Child>,
     failed: Option<Duration>,
     back_off: BackOff,
@@ -100,14 +100,14 @@ pub fn start() {
 ///
 /// # Errors
 /// Where the last one is stuck still, or it is too soon to try again.
-pub fn check(sockets: Sockets) -> Result<(), Unwalked> {
+pub fn check(sockets: SocketProtocol) -> Result<(), WalkError> {
     walks().of(sockets).check()
 }
 
 /// What keeps walks from being made just now, a line for each.
-pub fn hindrances() -> Vec<Unwalked> {
+pub fn hindrances() -> Vec<WalkError> {
     let mut walks = walks();
-    let all = [Sockets::Tcp, Sockets::Udp].map(|sockets| walks.of(sockets).check().err());
+    let all = [SocketProtocol::Tcp, SocketProtocol::Udp].map(|sockets| walks.of(sockets).check().err());
     all.into_iter().flatten().collect()
 }
 
@@ -117,7 +117,7 @@ pub fn spent() -> Duration {
 }
 
 /// Runs the iterator once to its end. Where that fails, some of it may have been handed over.
-pub fn run<T: Record>(link: &Link, sockets: Sockets, each: impl FnMut(T)) -> Result<()> {
+pub fn run<T: Record>(link: &Link, sockets: SocketProtocol, each: impl FnMut(T)) -> Result<()> {
     // SAFETY: takes no pointers.
     let iterator = unsafe { libbpf_sys::bpf_iter_create(link.as_fd().as_raw_fd()) };
     if iterator < 0 {
@@ -127,15 +127,15 @@ pub fn run<T: Record>(link: &Link, sockets: Sockets, each: impl FnMut(T)) -> Res
     read(unsafe { OwnedFd::from_raw_fd(iterator) }, sockets, each)
 }
 
-fn read<T: Record>(iterator: OwnedFd, sockets: Sockets, each: impl FnMut(T)) -> Result<()> {
+fn read<T: Record>(iterator: OwnedFd, sockets: SocketProtocol, each: impl FnMut(T)) -> Result<()> {
     let mut walks = walks();
     walks.of(sockets).check()?;
     let walker = walks.asked(&iterator)?;
     drop(iterator);
     let mut buffer = std::mem::take(&mut walks.buffer);
-    let mut answer = Answer::of(walker);
+    let mut answer = WalkReader::of(walker);
     let read = read_all(&mut answer, &mut buffer, each);
-    let Answer { walker, failed, .. } = answer;
+    let WalkReader { walker, failed, .. } = answer;
     walks.buffer = buffer;
     walks.spent += walker.spent_since;
     let Some(failed) = failed else {
@@ -150,42 +150,42 @@ fn walks() -> MutexGuard<'static, Walks> {
 }
 
 impl Walks {
-    fn of(&mut self, sockets: Sockets) -> &mut Hindrance {
+    fn of(&mut self, sockets: SocketProtocol) -> &mut Hindrance {
         self.ended.retain_mut(|child| !child.has_ended());
         match sockets {
-            Sockets::Tcp => &mut self.tcp,
-            Sockets::Udp => &mut self.udp,
+            SocketProtocol::Tcp => &mut self.tcp,
+            SocketProtocol::Udp => &mut self.udp,
         }
     }
 
     /// The process, which walks now; another one where it has ended meanwhile.
     fn asked(&mut self, iterator: &OwnedFd) -> Result<Walker> {
         if let Some(walker) = self.walker.take() {
-            if walker.ask(Some(iterator)).is_ok() {
+            if walker.request_batch(Some(iterator)).is_ok() {
                 return Ok(walker);
             }
             self.ended.push(walker.end());
         }
         let walker = Walker::start().context("cannot start the process that walks over the sockets")?;
-        match walker.ask(Some(iterator)) {
+        match walker.request_batch(Some(iterator)) {
             Ok(()) => Ok(walker),
             Err(_) => {
                 self.ended.push(walker.end());
-                Err(Unwalked::Ended.into())
+                Err(WalkError::Ended.into())
             }
         }
     }
 
-    fn give_up(&mut self, walker: Walker, failed: Failed, sockets: Sockets) -> Unwalked {
+    fn give_up(&mut self, walker: Walker, failed: WalkerFailure, sockets: SocketProtocol) -> WalkError {
         let mut child = walker.end();
         let why = match failed {
-            Failed::Ended => Unwalked::Ended,
-            Failed::Late if child.ends_within_ms(MOMENT_MS) => Unwalked::Slow,
-            Failed::Late if sockets == Sockets::Tcp => Unwalked::TcpLocked,
-            Failed::Late => Unwalked::UdpLocked,
+            WalkerFailure::Ended => WalkError::Ended,
+            WalkerFailure::Late if child.ends_within_ms(MOMENT_MS) => WalkError::Slow,
+            WalkerFailure::Late if sockets == SocketProtocol::Tcp => WalkError::TcpLocked,
+            WalkerFailure::Late => WalkError::UdpLocked,
         };
         match why {
-            Unwalked::Ended => self.ended.push(child),
+            WalkError::Ended => self.ended.push(child),
             _ => self.of(sockets).begin(why, child),
         }
         why
@@ -193,7 +193,7 @@ impl Walks {
 }
 
 impl Hindrance {
-    fn begin(&mut self, why: Unwalked, stuck: Child) {
+    fn begin(&mut self, why: WalkError, stuck: Child) {
         let now = super::now();
         if self.failed.is_none_or(|at| now.saturating_sub(at) > QUIET) {
             self.back_off.reset();
@@ -202,7 +202,7 @@ impl Hindrance {
         (self.why, self.stuck, self.failed) = (Some(why), Some(stuck), Some(now));
     }
 
-    fn check(&mut self) -> Result<(), Unwalked> {
+    fn check(&mut self) -> Result<(), WalkError> {
         let Some(why) = self.why else { return Ok(()) };
         if self.stuck.as_mut().is_some_and(|stuck| !stuck.has_ended()) {
             return Err(why);
@@ -217,7 +217,7 @@ impl Hindrance {
     }
 }
 
-enum Failed {
+enum WalkerFailure {
     Late,
     Ended,
 }
@@ -235,7 +235,7 @@ struct Walker {
 /// What it says when it has filled the memory, or is at the iterator's end.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Told {
+struct BatchStatus {
     filled: u32,
     /// At its end: 0, or why.
     errno: i32,
@@ -244,7 +244,7 @@ struct Told {
 }
 
 // SAFETY: integers without padding.
-unsafe impl Record for Told {}
+unsafe impl Record for BatchStatus {}
 
 impl Walker {
     fn start() -> Result<Self> {
@@ -273,7 +273,7 @@ impl Walker {
     }
 
     /// For a walk, or for more of the one that goes on.
-    fn ask(&self, iterator: Option<&OwnedFd>) -> Result<(), Errno> {
+    fn request_batch(&self, iterator: Option<&OwnedFd>) -> Result<(), Errno> {
         let fds: Vec<RawFd> = iterator.iter().map(|fd| fd.as_raw_fd()).collect();
         let with = [ControlMessage::ScmRights(&fds)];
         let with = if fds.is_empty() { &[][..] } else { &with[..] };
@@ -281,21 +281,21 @@ impl Walker {
         sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(b"w")], with, flags, None).map(drop)
     }
 
-    fn hear(&mut self, begun: Duration) -> Result<Told, Failed> {
+    fn wait_for_batch(&mut self, begun: Duration) -> Result<BatchStatus, WalkerFailure> {
         loop {
             let left = PATIENCE.saturating_sub(super::now().saturating_sub(begun));
             let mut heard = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
             match poll(&mut heard, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO)) {
-                Ok(0) => return Err(Failed::Late),
+                Ok(0) => return Err(WalkerFailure::Late),
                 Err(Errno::EINTR) => continue,
-                Err(_) => return Err(Failed::Ended),
+                Err(_) => return Err(WalkerFailure::Ended),
                 Ok(_) => {}
             }
-            let mut bytes = [0; size_of::<Told>()];
+            let mut bytes = [0; size_of::<BatchStatus>()];
             return match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
                 Err(Errno::EINTR | Errno::EAGAIN) => continue,
-                Ok(read) => super::records::record::<Told>(&bytes[..read]).ok_or(Failed::Ended),
-                Err(_) => Err(Failed::Ended),
+                Ok(read) => super::records::record::<BatchStatus>(&bytes[..read]).ok_or(WalkerFailure::Ended),
+                Err(_) => Err(WalkerFailure::Ended),
             };
         }
     }
@@ -307,17 +307,17 @@ impl Walker {
 }
 
 /// What it reads, as it comes.
-struct Answer {
+struct WalkReader {
     walker: Walker,
     at: usize,
     filled: usize,
     begun: Duration,
     is_begun: bool,
     is_last: bool,
-    failed: Option<Failed>,
+    failed: Option<WalkerFailure>,
 }
 
-impl Answer {
+impl WalkReader {
     fn of(mut walker: Walker) -> Self {
         walker.spent_since = Duration::ZERO;
         Self {
@@ -331,16 +331,16 @@ impl Answer {
         }
     }
 
-    fn next(&mut self) -> Result<Told, Failed> {
+    fn next(&mut self) -> Result<BatchStatus, WalkerFailure> {
         if self.is_begun {
-            self.walker.ask(None).map_err(|_| Failed::Ended)?;
+            self.walker.request_batch(None).map_err(|_| WalkerFailure::Ended)?;
         }
         self.is_begun = true;
-        self.walker.hear(self.begun)
+        self.walker.wait_for_batch(self.begun)
     }
 }
 
-impl Read for Answer {
+impl Read for WalkReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.at == self.filled && !self.is_last {
             let told = self.next().map_err(|failed| {
@@ -448,7 +448,7 @@ unsafe fn asked(socket: RawFd) -> Option<RawFd> {
 /// As of [`serve`].
 unsafe fn walk(socket: RawFd, iterator: RawFd, memory: *mut u8) -> bool {
     loop {
-        let mut told = Told {
+        let mut told = BatchStatus {
             filled: 0,
             errno: 0,
             is_last: 0,
@@ -473,7 +473,7 @@ unsafe fn walk(socket: RawFd, iterator: RawFd, memory: *mut u8) -> bool {
             let mut spent: libc::timespec = std::mem::zeroed();
             libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut spent);
             told.spent_ns = spent.tv_sec.cast_unsigned() * 1_000_000_000 + spent.tv_nsec.cast_unsigned();
-            let size = size_of::<Told>();
+            let size = size_of::<BatchStatus>();
             if libc::send(socket, (&raw const told).cast(), size, libc::MSG_NOSIGNAL) != size.cast_signed() {
                 return false;
             }
@@ -504,14 +504,14 @@ mod tests {
         let bytes: Vec<u8> = all.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let writing = thread::spawn(move || writer.write_all(&bytes));
         let mut told = Vec::new();
-        read(reader.into(), Sockets::Tcp, |number: u32| told.push(number)).unwrap();
+        read(reader.into(), SocketProtocol::Tcp, |number: u32| told.push(number)).unwrap();
         writing.join().unwrap().unwrap();
         assert!(told == all, "{} records", told.len());
         let (reader, mut writer) = io::pipe().unwrap();
         writer.write_all(b"half").unwrap();
         writer.write_all(b"one").unwrap();
         drop(writer);
-        let error = read(reader.into(), Sockets::Tcp, |_: u32| ()).unwrap_err();
+        let error = read(reader.into(), SocketProtocol::Tcp, |_: u32| ()).unwrap_err();
         assert!(error.to_string().contains("within a record"), "{error:#}");
     }
 
@@ -519,18 +519,18 @@ mod tests {
     fn one_that_does_not_answer_is_given_up_and_another_tries_a_second_later() {
         let (reader, writer) = io::pipe().unwrap();
         let begun = Instant::now();
-        let error = read(reader.into(), Sockets::Udp, |_: u32| ()).unwrap_err();
-        assert_eq!(error.downcast_ref(), Some(&Unwalked::Slow));
+        let error = read(reader.into(), SocketProtocol::Udp, |_: u32| ()).unwrap_err();
+        assert_eq!(error.downcast_ref(), Some(&WalkError::Slow));
         assert!(begun.elapsed() >= PATIENCE);
         let empty = || io::pipe().unwrap().0;
-        let too_soon = read(empty().into(), Sockets::Udp, |_: u32| ()).unwrap_err();
-        assert_eq!(too_soon.downcast_ref(), Some(&Unwalked::Slow));
-        assert!(hindrances().contains(&Unwalked::Slow));
-        while check(Sockets::Udp).is_err() {
+        let too_soon = read(empty().into(), SocketProtocol::Udp, |_: u32| ()).unwrap_err();
+        assert_eq!(too_soon.downcast_ref(), Some(&WalkError::Slow));
+        assert!(hindrances().contains(&WalkError::Slow));
+        while check(SocketProtocol::Udp).is_err() {
             assert!(begun.elapsed() < 5 * PATIENCE);
             thread::sleep(Duration::from_millis(10));
         }
-        read(empty().into(), Sockets::Udp, |_: u32| ()).unwrap();
+        read(empty().into(), SocketProtocol::Udp, |_: u32| ()).unwrap();
         drop(writer);
     }
 }

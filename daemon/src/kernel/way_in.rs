@@ -13,7 +13,7 @@ use nix::errno::Errno;
 
 use super::netlink::{Body, Netlink, attribute, attributes, refused, text, u32_at};
 use super::qdisc::{KIND, tcmsg};
-use super::tcx::{Way, answered};
+use super::tcx::{TcxHook, answered};
 
 /// Bytes of a message before its attributes: struct tcmsg, struct nfgenmsg.
 const TCMSG_BYTES: usize = 20;
@@ -119,13 +119,13 @@ pub fn hindrance(netlink: &mut Netlink, ifindex: u32, name: &str, chains: &BTree
 
 /// Whether this program is the last one at the way in of the device.
 pub fn is_last(ifindex: u32, program: BorrowedFd<'_>) -> Result<bool> {
-    Ok(programs(ifindex, Way::In)?.last() == Some(&id_of(program)?))
+    Ok(programs(ifindex, TcxHook::Ingress)?.last() == Some(&id_of(program)?))
 }
 
 /// How many programs of others are asked there before this one.
 pub fn others_before(ifindex: u32, program: BorrowedFd<'_>) -> Result<u32> {
     let own = id_of(program)?;
-    let programs = programs(ifindex, Way::In)?;
+    let programs = programs(ifindex, TcxHook::Ingress)?;
     let before = programs.into_iter().take_while(|id| *id != own);
     let others = before.filter(|id| !is_ours(*id));
     Ok(u32::try_from(others.count())?)
@@ -133,7 +133,9 @@ pub fn others_before(ifindex: u32, program: BorrowedFd<'_>) -> Result<u32> {
 
 /// How many programs of others are at the egress. No filter sees a packet that one of them decides on, before giveway's or after it.
 pub fn others_at_egress(ifindex: u32) -> Result<u32> {
-    let others = programs(ifindex, Way::Out)?.into_iter().filter(|id| !is_ours(*id));
+    let others = programs(ifindex, TcxHook::Egress)?
+        .into_iter()
+        .filter(|id| !is_ours(*id));
     Ok(u32::try_from(others.count())?)
 }
 
@@ -150,10 +152,10 @@ fn is_ours(id: u32) -> bool {
 }
 
 /// What stands there, by number, in the order in which it is asked.
-fn programs(ifindex: u32, way: Way) -> Result<Vec<u32>> {
+fn programs(ifindex: u32, way: TcxHook) -> Result<Vec<u32>> {
     let kind = match way {
-        Way::In => BPF_TCX_INGRESS,
-        Way::Out => BPF_TCX_EGRESS,
+        TcxHook::Ingress => BPF_TCX_INGRESS,
+        TcxHook::Egress => BPF_TCX_EGRESS,
     };
     let mut ids = [0u32; MOST_PROGRAMS];
     // SAFETY: integers and pointers, for which all zero is valid: none.

@@ -18,7 +18,7 @@ use nix::sys::socket::MsgFlags;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::{Answer, Looked, Question, Subject, hear, pair, path, sessions, tell};
+use super::{LookupAnswer, PathTarget, Question, Subject, pair, path, receive_message, send_message, sessions};
 use crate::kernel::descriptors::close_others;
 use crate::kernel::process::{CMDLINE_BYTES, cmdline};
 use crate::kernel::program::fork_alone;
@@ -46,7 +46,7 @@ pub fn serve() -> Result<()> {
         signals::ignore(ignored as i32).context("cannot ignore signals")?;
     }
     std::env::set_current_dir("/").context("cannot leave the daemon's folder")?;
-    let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context("cannot hear the daemon");
+    let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context("cannot receive_message the daemon");
     Broker {
         daemon: own(std::io::stdin().as_fd())?,
         death: own(std::io::stdout().as_fd())?,
@@ -60,13 +60,13 @@ struct Broker {
     daemon: OwnedFd,
     /// Hung up when the daemon has died, though a thread of it that waits in the kernel for good may keep the socket open.
     death: OwnedFd,
-    watched: BTreeMap<(u32, Subject), Watched>,
+    watched: BTreeMap<(u32, Subject), PolledAnswer>,
     users: BTreeMap<u32, User>,
 }
 
 /// What is looked at again and again.
-struct Watched {
-    told: Option<Answer>,
+struct PolledAnswer {
+    told: Option<LookupAnswer>,
     next: Instant,
     is_asked: bool,
 }
@@ -100,7 +100,7 @@ impl Broker {
                 self.hear_worker(uid);
             }
             loop {
-                match hear::<Question>(&self.daemon, MsgFlags::MSG_DONTWAIT) {
+                match receive_message::<Question>(&self.daemon, MsgFlags::MSG_DONTWAIT) {
                     Ok(Some(question)) => question.into_iter().for_each(|question| self.take(question)),
                     Err(Errno::EAGAIN | Errno::EINTR) => break,
                     // The daemon has ended. So do the workers.
@@ -114,7 +114,7 @@ impl Broker {
         let Question { uid, about } = question;
         match about {
             Subject::Path(_) | Subject::Sessions(_) => {
-                let new = Watched {
+                let new = PolledAnswer {
                     told: None,
                     next: Instant::now(),
                     is_asked: false,
@@ -222,7 +222,7 @@ impl Broker {
             };
             worker.since = Instant::now();
             // One that has ended is found out when it is waited for.
-            let _ = tell(&worker.socket, &question, MsgFlags::MSG_DONTWAIT);
+            let _ = send_message(&worker.socket, &question, MsgFlags::MSG_DONTWAIT);
             worker.asked = Some(question);
         }
         refused.into_iter().for_each(|question| self.answer(question, None));
@@ -272,7 +272,7 @@ impl Broker {
         let Some(worker) = self.users.get_mut(&uid).and_then(|user| user.worker.as_mut()) else {
             return;
         };
-        let heard = hear::<Answer>(&worker.socket, MsgFlags::MSG_DONTWAIT);
+        let heard = receive_message::<LookupAnswer>(&worker.socket, MsgFlags::MSG_DONTWAIT);
         if let Err(Errno::EAGAIN | Errno::EINTR) = heard {
             return;
         }
@@ -290,30 +290,30 @@ impl Broker {
     }
 
     /// Tells the daemon what it does not know yet. None: there is no answer.
-    fn answer(&mut self, question: Question, answer: Option<Answer>) {
+    fn answer(&mut self, question: Question, answer: Option<LookupAnswer>) {
         let answer = match question.about {
             Subject::Path(_) | Subject::Sessions(_) => self.news(question, answer),
-            Subject::Arguments(id, image) => answer.or(Some(Answer::Arguments { id, image, text: None })),
+            Subject::Arguments(id, image) => answer.or(Some(LookupAnswer::Arguments { id, image, text: None })),
             Subject::NoLonger(_) => None,
         };
         if let Some(answer) = answer {
             // The daemon reads at once; where it has ended, so does this process, soon.
-            let _ = tell(&self.daemon, &answer, MsgFlags::empty());
+            let _ = send_message(&self.daemon, &answer, MsgFlags::empty());
         }
     }
 
-    fn news(&mut self, question: Question, answer: Option<Answer>) -> Option<Answer> {
+    fn news(&mut self, question: Question, answer: Option<LookupAnswer>) -> Option<LookupAnswer> {
         let Question { uid, about } = question;
         let watched = self.watched.get_mut(&(uid, about.clone()))?;
         let every = if answer.is_some() { EVERY } else { EVERY_IF_SILENT };
         (watched.is_asked, watched.next) = (false, Instant::now() + every);
-        let is_file = |told: &Answer| matches!(told, Answer::Path { found, .. } if matches!(found, Looked::File(_)));
+        let is_file = |told: &LookupAnswer| matches!(told, LookupAnswer::Path { found, .. } if matches!(found, PathTarget::File(_)));
         let answer = match (answer, about) {
             (Some(answer), _) => answer,
-            (None, Subject::Path(path)) if !watched.told.as_ref().is_some_and(is_file) => Answer::Path {
+            (None, Subject::Path(path)) if !watched.told.as_ref().is_some_and(is_file) => LookupAnswer::Path {
                 uid,
                 path,
-                found: Looked::Silent,
+                found: PathTarget::Silent,
             },
             // While its folder does not answer, it stays what it was found to be.
             (None, _) => return None,
@@ -345,25 +345,25 @@ fn work(socket: &OwnedFd) {
     if set_pdeathsig(Signal::SIGKILL).is_err() {
         return;
     }
-    while let Ok(Some(question)) = hear::<Question>(socket, MsgFlags::empty()) {
+    while let Ok(Some(question)) = receive_message::<Question>(socket, MsgFlags::empty()) {
         let Some(Question { uid, about }) = question else {
             continue;
         };
         let answer = match about {
-            Subject::Path(path) => Answer::Path {
+            Subject::Path(path) => LookupAnswer::Path {
                 uid,
-                found: path::look(&path),
+                found: path::resolve(&path),
                 path,
             },
-            Subject::Arguments(id, image) => Answer::Arguments {
+            Subject::Arguments(id, image) => LookupAnswer::Arguments {
                 id,
                 image,
                 text: arguments(id.pid),
             },
-            Subject::Sessions(folder) => Answer::Sessions(sessions::look(Path::new(&folder))),
+            Subject::Sessions(folder) => LookupAnswer::Sessions(sessions::read_sessions(Path::new(&folder))),
             Subject::NoLonger(_) => continue,
         };
-        if tell(socket, &answer, MsgFlags::empty()).is_err() {
+        if send_message(socket, &answer, MsgFlags::empty()).is_err() {
             return;
         }
     }

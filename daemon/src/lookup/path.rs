@@ -16,10 +16,10 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat, readlinkat};
 use nix::sys::stat::{Mode, SFlag};
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 
-use super::Looked;
+use super::PathTarget;
 use crate::kernel::calls::{Status, status};
 use crate::kernel::ids::FileId;
-use crate::kernel::process::{Place, Target};
+use crate::kernel::process::{FileLocation, Target};
 
 /// The kernel follows no more.
 const LINKS: usize = 40;
@@ -27,8 +27,8 @@ const LOOK_ONLY: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-pub(super) fn look(path: &str) -> Looked {
-    identify(path).map_or(Looked::Missing, Looked::File)
+pub(super) fn resolve(path: &str) -> PathTarget {
+    identify(path).map_or(PathTarget::Missing, PathTarget::File)
 }
 
 fn identify(path: &str) -> io::Result<Target> {
@@ -61,21 +61,21 @@ fn device_of(mounts: &str, mount: u64) -> Option<u32> {
 }
 
 /// Where a path leads, and by which directories. A name goes with each but the root.
-struct Way {
+struct PathWalk {
     at: Vec<(OwnedFd, OsString)>,
     /// Nobody but root decides it.
     is_roots: bool,
 }
 
-impl Way {
+impl PathWalk {
     /// Of this file, where it is the end of the way, and has a name in a directory of the same mount.
-    fn place_of(&self, found: &Status) -> Option<Place> {
+    fn place_of(&self, found: &Status) -> Option<FileLocation> {
         let [.., (directory, _), (file, name)] = &*self.at else {
             return None;
         };
         let [directory, file] = [status(directory).ok()?, status(file).ok()?];
         let is_it = file.inode == found.inode && [directory.mount, file.mount] == [found.mount; 2];
-        is_it.then(|| Place {
+        is_it.then(|| FileLocation {
             directory: directory.inode,
             name: name.to_string_lossy().into_owned(),
             owner: file.owner,
@@ -84,7 +84,7 @@ impl Way {
 }
 
 /// Follows the path as the kernel does, a name at a time.
-fn follow(path: &Path) -> io::Result<Way> {
+fn follow(path: &Path) -> io::Result<PathWalk> {
     let root = openat(AT_FDCWD, "/", LOOK_ONLY, Mode::empty())?;
     let mut is_roots = is_roots_own(&root)?;
     let mut at = vec![(root, OsString::new())];
@@ -114,7 +114,7 @@ fn follow(path: &Path) -> io::Result<Way> {
             names.push_front(name);
         }
     }
-    Ok(Way { at, is_roots })
+    Ok(PathWalk { at, is_roots })
 }
 
 fn names_of(path: &Path) -> VecDeque<OsString> {
@@ -166,8 +166,8 @@ mod tests {
 
     #[track_caller]
     fn assert_roots(path: &str, expected: bool) {
-        match look(path) {
-            Looked::File(target) => assert_eq!(target.is_roots, expected, "{path}"),
+        match resolve(path) {
+            PathTarget::File(target) => assert_eq!(target.is_roots, expected, "{path}"),
             other => panic!("{path}: {other:?}"),
         }
     }
@@ -189,7 +189,7 @@ mod tests {
         let link = scratch.path().join("link");
         symlink(&path, &link).unwrap();
         assert_roots(link.to_str().unwrap(), false);
-        assert_eq!(look("/nonexistent/file"), Looked::Missing);
+        assert_eq!(resolve("/nonexistent/file"), PathTarget::Missing);
     }
 
     #[test]
@@ -199,12 +199,12 @@ mod tests {
         let link = scratch.path().join("link");
         symlink("folder/../folder/file", &link).unwrap();
         let about_folder = status(File::open(folder).unwrap()).unwrap();
-        let expected = Place {
+        let expected = FileLocation {
             directory: about_folder.inode,
             name: "file".to_owned(),
             owner: USER,
         };
-        let Looked::File(Target { place, .. }) = look(link.to_str().unwrap()) else {
+        let PathTarget::File(Target { place, .. }) = resolve(link.to_str().unwrap()) else {
             panic!("it leads to a file");
         };
         assert_eq!(place, Some(expected));
@@ -220,7 +220,7 @@ mod tests {
         assert_roots(link.to_str().unwrap(), false);
         let ring = scratch.path().join("ring");
         symlink("ring", &ring).unwrap();
-        assert_eq!(look(ring.to_str().unwrap()), Looked::Missing);
+        assert_eq!(resolve(ring.to_str().unwrap()), PathTarget::Missing);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub struct Sessions {
     pub problem: Option<String>,
 }
 
-pub(super) fn look(folder: &Path) -> Sessions {
+pub(super) fn read_sessions(folder: &Path) -> Sessions {
     let mut found = Sessions::default();
     let files = fs::read_dir(folder.join("seats")).into_iter().flatten().flatten();
     let names = files.take(FILES).filter_map(|file| file.file_name().into_string().ok());
@@ -87,7 +87,7 @@ mod tests {
         write(&scratch.path().join("seats/seat-usb"), "ACTIVE=c3\n");
         write(&session.with_file_name("c3"), &SESSION.replace("1000", "1001"));
         write(&scratch.path().join("seats/.#seat0x"), "ACTIVE=2\n");
-        let found = look(scratch.path());
+        let found = read_sessions(scratch.path());
         let uids: Vec<u32> = found.active.iter().map(|active| active.uid).collect();
         assert_eq!((uids, found.problem), (vec![1001, 1001, 1000, 1000], None));
     }
@@ -96,10 +96,10 @@ mod tests {
     fn without_a_folder_a_session_or_anybody_at_the_seat_nothing_is_active_and_nothing_wrong() {
         let (scratch, seat, session) = folder();
         fs::remove_file(&session).unwrap();
-        assert_eq!(look(scratch.path()), Sessions::default());
+        assert_eq!(read_sessions(scratch.path()), Sessions::default());
         write(&seat, "IS_SEAT0=1\n");
-        assert_eq!(look(scratch.path()), Sessions::default());
-        assert_eq!(look(Path::new("/nonexistent")), Sessions::default());
+        assert_eq!(read_sessions(scratch.path()), Sessions::default());
+        assert_eq!(read_sessions(Path::new("/nonexistent")), Sessions::default());
     }
 
     #[test]
@@ -127,7 +127,7 @@ mod tests {
         for (problem, make) in cases {
             let _ = fs::remove_file(&session).or_else(|_| fs::remove_dir(&session));
             make();
-            let found = look(scratch.path());
+            let found = read_sessions(scratch.path());
             assert!(
                 found.problem.as_ref().is_some_and(|told| told.contains(problem)),
                 "{problem}: {found:?}"

@@ -16,10 +16,10 @@ pub const FOLDERS: [&str; 3] = ["/etc/systemd/system", "/run/systemd/system", "/
 const FILES: usize = 16_384;
 
 /// By unit and, empty for the unit's own, by the name of the file.
-type Found = BTreeMap<(String, String), PathBuf>;
+type FilesByUnit = BTreeMap<(String, String), PathBuf>;
 
 pub fn read(folders: &[PathBuf]) -> Vec<UnitFile> {
-    let mut found = Found::new();
+    let mut found = FilesByUnit::new();
     for folder in folders {
         for path in entries(folder) {
             let name = name_of(&path);
@@ -40,7 +40,7 @@ pub fn read(folders: &[PathBuf]) -> Vec<UnitFile> {
         .collect()
 }
 
-fn add(found: &mut Found, unit: &str, name: &str, path: PathBuf) {
+fn add(found: &mut FilesByUnit, unit: &str, name: &str, path: PathBuf) {
     if found.len() < FILES {
         found.entry((unit.to_owned(), name.to_owned())).or_insert(path);
     }

@@ -8,16 +8,16 @@ use anyhow::Result;
 use crate::place::Place;
 
 /// The moment at which a start began.
-pub struct Begun {
+pub struct StartMoment {
     before: Option<String>,
 }
 
 /// `giveway revert` has asked for it.
 #[derive(Debug, thiserror::Error)]
 #[error("`giveway revert` asked for the end of this start")]
-pub struct Reverted;
+pub struct RevertRequested;
 
-impl Begun {
+impl StartMoment {
     /// Call it before anything else.
     pub fn now() -> Self {
         let before = Place::here().ok().and_then(|place| place.last_request());
@@ -25,13 +25,13 @@ impl Begun {
     }
 
     /// # Errors
-    /// [`Reverted`] where there was a request since.
+    /// [`RevertRequested`] where there was a request since.
     pub fn check(&self, place: &Place) -> Result<()> {
         match place.last_request() {
             // Whoever clears a folder takes an old request with it.
             None => Ok(()),
             same if same == self.before => Ok(()),
-            Some(_) => Err(Reverted.into()),
+            Some(_) => Err(RevertRequested.into()),
         }
     }
 }

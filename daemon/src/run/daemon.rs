@@ -24,27 +24,27 @@ use tokio::time::{Instant, sleep_until};
 use crate::actuate::download::DownloadActuator;
 use crate::actuate::nice::NiceActuator;
 use crate::actuate::queue::QueueActuator;
-use crate::actuate::sockets::Sockets;
+use crate::actuate::sockets::SocketActuators;
 use crate::actuate::upload::UploadActuator;
 use crate::control::server::{self, Call, Handlers};
-use crate::guardian::guarded::Guarded;
-use crate::interface::{Choice, Found, Interface};
+use crate::guardian::guarded::GuardedDaemon;
+use crate::interface::{Choice, Interface, ManagedLinks};
 use crate::journal;
 use crate::kernel::descriptors::awaited;
 use crate::kernel::flow_monitor::FlowMonitor;
 use crate::kernel::netlink::LinkEvents;
 use crate::kernel::owner::OwnerReader;
-use crate::kernel::walker::Unwalked;
+use crate::kernel::walker::WalkError;
 use crate::kernel::{now, random, slept};
 use crate::key::KeyFile;
-use crate::life::{Life, Sign, Who};
+use crate::life::{Heartbeat, Life, WatchedTask};
 use crate::neighbours::Neighbours;
 use crate::notify::Notifier;
 use crate::place::{Lock, Place};
-use crate::run::asked::Begun;
+use crate::run::asked::StartMoment;
 use crate::run::priority::PriorityThread;
 use crate::run::priority::receive::Receiver;
-use actions::Lines;
+use actions::LogQuota;
 use active::ActiveClaims;
 use by_hand::ByHand;
 use pause::Pause;
@@ -74,7 +74,7 @@ pub struct Daemon {
     pub life: Life,
     pub engine: Network,
     pub monitor: FlowMonitor,
-    pub sockets: Sockets,
+    pub sockets: SocketActuators,
     pub queue: QueueActuator,
     pub download: DownloadActuator,
     pub upload: UploadActuator,
@@ -83,7 +83,7 @@ pub struct Daemon {
     pub receiver: Receiver,
     pub owners: OwnerReader,
     pub rules: ClassRules,
-    pub guarded: Option<Guarded>,
+    pub guarded: Option<GuardedDaemon>,
     pub realtime: Option<PriorityThread>,
     /// None works alone.
     pub keys: Option<KeyFile>,
@@ -93,10 +93,10 @@ pub struct Daemon {
 /// The daemon while it runs.
 struct Running {
     daemon: Daemon,
-    sign: Sign,
+    heartbeat: Heartbeat,
     notifier: Notifier,
     /// The managed ones; the first of them, as far as it is up.
-    found: Found,
+    found: ManagedLinks,
     interface: Option<Interface>,
     links: Option<LinkEvents>,
     /// Devices may have come or gone since they were looked for.
@@ -104,14 +104,14 @@ struct Running {
     /// What containers receive may be limited otherwise than it is.
     containers_changed: bool,
     /// What the engine was told of its links last, and whether it is to be told anew.
-    told_uplinks: Vec<Uplink>,
-    tell_uplinks: bool,
+    sent_uplinks: Vec<Uplink>,
+    resend_uplinks: bool,
     /// Not yet in the kernel.
     caps_of_new: Option<CapTable>,
     /// Why something could not be done in the last moments.
     short_of: Option<String>,
     /// What kept sockets from being looked at in the last second.
-    hindrances: Vec<Unwalked>,
+    hindrances: Vec<WalkError>,
     neighbours: Option<Neighbours>,
     /// Why there are none, though there is a key.
     alone_because: Option<String>,
@@ -123,7 +123,7 @@ struct Running {
     by_hand: ByHand,
     pause: Option<Pause>,
     records: Records,
-    lines: Lines,
+    lines: LogQuota,
     started: Duration,
     last_walk: Option<Duration>,
     last_housekeeping: Option<Duration>,
@@ -133,7 +133,7 @@ struct Running {
 
 impl Daemon {
     /// Runs until a signal or a client ends it, then undoes everything.
-    pub async fn run(self, begun: &Begun) -> Result<()> {
+    pub async fn run(self, begun: &StartMoment) -> Result<()> {
         let (calls, requests) = mpsc::channel(16);
         let realtime = self.realtime.as_ref().context("the real-time thread has ended")?;
         let handlers = Handlers {
@@ -144,17 +144,17 @@ impl Daemon {
         };
         server::serve(&self.place, &self.config.control.group, handlers)?;
         let mut running = Running {
-            sign: self.life.sign(Who::MainLoop),
+            heartbeat: self.life.heartbeat(WatchedTask::MainLoop),
             notifier: Notifier::of_environment(),
-            found: Found::default(),
+            found: ManagedLinks::default(),
             interface: None,
             links_changed: true,
             containers_changed: false,
             links: LinkEvents::open()
                 .inspect_err(|error| tracing::debug!("{error:#}"))
                 .ok(),
-            told_uplinks: Vec::new(),
-            tell_uplinks: true,
+            sent_uplinks: Vec::new(),
+            resend_uplinks: true,
             caps_of_new: None,
             short_of: None,
             hindrances: Vec::new(),
@@ -166,7 +166,7 @@ impl Daemon {
             by_hand: ByHand::default(),
             pause: None,
             records: Records::default(),
-            lines: Lines::default(),
+            lines: LogQuota::default(),
             started: now(),
             last_walk: None,
             last_housekeeping: None,
@@ -203,7 +203,7 @@ impl Running {
         let events = self.daemon.monitor.events_fd().try_clone_to_owned()?;
         let events = awaited(events).context("cannot wait for kernel events")?;
         loop {
-            self.sign.give();
+            self.heartbeat.beat();
             let deadline = self.daemon.engine.next_deadline().map(instant_of);
             let arrived = self.daemon.engine.next_look_at_arrived().map(instant_of);
             tokio::select! {
@@ -237,7 +237,7 @@ impl Running {
                 }
                 () = pause::is_over(self.pause.as_mut()) => self.resume()?,
                 () = sleep(deadline) => self.step(Input::Tick)?,
-                () = sleep(arrived) => self.look_at_arrived()?,
+                () = sleep(arrived) => self.poll_arrived()?,
             }
         }
     }
@@ -250,29 +250,29 @@ impl Running {
             .is_none_or(|at| now().saturating_sub(at) >= HOUSEKEEPING)
         {
             self.last_housekeeping = Some(now());
-            self.look_at_link()?;
+            self.poll_managed_links()?;
             self.note_filtered()?;
             self.reread_keys()?;
             self.supervise();
-            journal::look_after();
-            self.look_at_walks();
-            self.look_after_rules()?;
+            journal::restore_removed();
+            self.report_hindrances();
+            self.refresh_rules()?;
             self.forget_limits()?;
-            self.look_after_active()?;
-            self.look_after_by_hand()?;
-            self.look_at_datagrams()?;
-            self.look_at_processes()?;
-            self.look_elsewhere()?;
-            self.look_at_forwarded()?;
+            self.expire_active()?;
+            self.expire_by_hand()?;
+            self.poll_datagrams()?;
+            self.poll_processes()?;
+            self.poll_other_namespaces()?;
+            self.poll_forwarded()?;
             self.settle_nice()?;
             self.cap_new()?;
         } else if changed {
-            self.look_at_link()?;
+            self.poll_managed_links()?;
         }
         self.take_looked_up()?;
         self.follow_sessions()?;
         self.pass()?;
-        self.look_for_ordered()?;
+        self.poll_ordered_links()?;
         self.drain_refusals()?;
         self.notifier.ready();
         Ok(())
@@ -282,7 +282,7 @@ impl Running {
     fn step(&mut self, input: Input<'_>) -> Result<()> {
         self.step_alone(input)?;
         match self.daemon.engine.misses_arrivals() {
-            true => self.look_at_arrivals(),
+            true => self.check_detours(),
             false => Ok(()),
         }
     }
@@ -290,7 +290,7 @@ impl Running {
     fn step_alone(&mut self, input: Input<'_>) -> Result<()> {
         let mut actions = self.decide(input)?;
         while !actions.is_empty() {
-            self.sign.give();
+            self.heartbeat.beat();
             let outcomes = self.carry_out(std::mem::take(&mut actions))?;
             for outcome in outcomes {
                 actions.extend(self.decide(outcome)?);

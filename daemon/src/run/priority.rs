@@ -37,7 +37,7 @@ use crate::kernel::libbpf_log::one_line;
 use crate::kernel::task_watch::TaskWatch;
 use crate::kernel::tasks::Tasks;
 use crate::kernel::{load_patiently, now};
-use crate::life::{LONG_WORK, Life, Who};
+use crate::life::{LONG_WORK, Life, WatchedTask};
 use crate::lookup::LookUps;
 use crate::place::Place;
 use crate::undo;
@@ -59,11 +59,11 @@ use rules::RulesLoop;
 const OWN_RTTIME: Duration = Duration::from_secs(1);
 
 /// What the main loop or the other thread asks for.
-enum Request {
+enum ThreadRequest {
     Status(oneshot::Sender<PriorityStatus>),
-    Add(Box<Rule>, u32, Vec<u32>, Answer),
-    Remove(String, u32, Answer),
-    Launch(u32, Schedule, u32, Vec<u32>, Answer),
+    Add(Box<Rule>, u32, Vec<u32>, ReplySender),
+    Remove(String, u32, ReplySender),
+    Launch(u32, Schedule, u32, Vec<u32>, ReplySender),
     NapiThreads(Vec<ProcessId>, u32),
     /// Everything is taken back for this reason; answered when it is.
     Pause(String, oneshot::Sender<()>),
@@ -77,7 +77,7 @@ enum Request {
     Stop,
 }
 
-type Answer = oneshot::Sender<Result<(), String>>;
+type ReplySender = oneshot::Sender<Result<(), String>>;
 
 /// The engine, for the two threads.
 #[derive(Clone)]
@@ -114,7 +114,7 @@ pub struct PriorityThread {
 /// Sends requests to the thread.
 #[derive(Clone)]
 pub struct Client {
-    requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<ThreadRequest>,
     /// A byte for each request.
     bell: Arc<PipeWriter>,
     is_watched: Arc<AtomicBool>,
@@ -150,8 +150,8 @@ impl PriorityThread {
             .spawn(move || {
                 let inbox = Inbox { queue, bell: reader };
                 // From its start on: who waits for it would wait for ever if it hung.
-                let sign = life.sign(Who::Rules);
-                sign.give_for(LONG_WORK);
+                let heartbeat = life.heartbeat(WatchedTask::Rules);
+                heartbeat.beat_before(LONG_WORK);
                 let is_any_path = !watched(&engine.lock().rules()).0.is_empty();
                 let tools = || load_patiently(|| Tools::open(&place, death.as_ref(), is_any_path));
                 guarded(&place, || match tools() {
@@ -160,14 +160,14 @@ impl PriorityThread {
                         let chains = chains.map(|source| {
                             ChainThread::start(source, &place, engine.clone(), own.clone(), tasks, lenders, life)
                         });
-                        let rules = RulesLoop::start(engine, tools, inbox, own, chains, sign);
+                        let rules = RulesLoop::start(engine, tools, inbox, own, chains, heartbeat);
                         // Nobody waits any more if the start failed; here and below.
                         let _ = ready.send(());
                         rules.run()
                     }
                     Err(error) => {
                         let _ = ready.send(());
-                        drop((own, sign));
+                        drop((own, heartbeat));
                         tracing::warn!("nothing gets real time: {}", one_line(&error));
                         refuse_all(&engine, &inbox, &format!("nothing gets real time: {error:#}"))
                     }
@@ -191,7 +191,7 @@ impl PriorityThread {
 
     /// The managed device's NAPI threads, and the priority that they are to have; 0: what they have now.
     pub fn napi_threads(&self, threads: Vec<ProcessId>, priority: u32) {
-        self.client.send(Request::NapiThreads(threads, priority));
+        self.client.send(ThreadRequest::NapiThreads(threads, priority));
     }
 
     /// Whether it has ended without being asked to: `stop` says why.
@@ -201,7 +201,7 @@ impl PriorityThread {
 
     /// Sets everything back; returns how many processes had something.
     pub fn stop(mut self) -> Result<usize> {
-        self.client.send(Request::Stop);
+        self.client.send(ThreadRequest::Stop);
         let Some(thread) = self.thread.take() else { return Ok(0) };
         thread
             .join()
@@ -211,7 +211,7 @@ impl PriorityThread {
 
 impl Drop for PriorityThread {
     fn drop(&mut self) {
-        self.client.send(Request::Stop);
+        self.client.send(ThreadRequest::Stop);
     }
 }
 
@@ -227,7 +227,7 @@ impl Client {
     /// None where the thread has ended.
     pub async fn status(&self) -> Option<PriorityStatus> {
         let (back, answer) = oneshot::channel();
-        self.send(Request::Status(back));
+        self.send(ThreadRequest::Status(back));
         answer.await.ok()
     }
 
@@ -236,7 +236,8 @@ impl Client {
     /// # Errors
     /// Why not.
     pub async fn add(&self, rule: Rule, uid: u32, gids: Vec<u32>) -> Result<(), String> {
-        self.answer(|back| Request::Add(Box::new(rule), uid, gids, back)).await
+        self.answer(|back| ThreadRequest::Add(Box::new(rule), uid, gids, back))
+            .await
     }
 
     /// Removes one.
@@ -244,7 +245,7 @@ impl Client {
     /// # Errors
     /// Why not.
     pub async fn remove(&self, name: String, uid: u32) -> Result<(), String> {
-        self.answer(|back| Request::Remove(name, uid, back)).await
+        self.answer(|back| ThreadRequest::Remove(name, uid, back)).await
     }
 
     /// The process of this number, whose user asks, is to have this, whatever it executes next. Answers when it has it.
@@ -252,20 +253,20 @@ impl Client {
     /// # Errors
     /// Why not.
     pub async fn launch(&self, pid: u32, schedule: Schedule, uid: u32, gids: Vec<u32>) -> Result<(), String> {
-        self.answer(|back| Request::Launch(pid, schedule, uid, gids, back))
+        self.answer(|back| ThreadRequest::Launch(pid, schedule, uid, gids, back))
             .await
     }
 
     /// Takes everything back until [`Self::resume`]; `told` is told when it is.
     pub fn pause(&self, why: String, told: oneshot::Sender<()>) {
-        self.send(Request::Pause(why, told));
+        self.send(ThreadRequest::Pause(why, told));
     }
 
     pub fn resume(&self) {
-        self.send(Request::Resume);
+        self.send(ThreadRequest::Resume);
     }
 
-    async fn answer(&self, request: impl FnOnce(Answer) -> Request) -> Result<(), String> {
+    async fn answer(&self, request: impl FnOnce(ReplySender) -> ThreadRequest) -> Result<(), String> {
         let (back, answer) = oneshot::channel();
         self.send(request(back));
         answer
@@ -274,7 +275,7 @@ impl Client {
     }
 
     /// Never waits.
-    fn send(&self, request: Request) {
+    fn send(&self, request: ThreadRequest) {
         // Where the thread has ended, the answer's channel is closed with the request.
         if self.requests.send(request).is_ok() {
             self.ring();
@@ -287,12 +288,12 @@ impl Client {
 
     fn carry_out(&self, actions: Vec<Action>) {
         if !actions.is_empty() {
-            self.send(Request::CarryOut(actions));
+            self.send(ThreadRequest::CarryOut(actions));
         }
     }
 
     fn report(&self, line: String) {
-        self.send(Request::Report(line));
+        self.send(ThreadRequest::Report(line));
     }
 
     /// Something may have been raised: budgets and canaries have to be looked at from now on.
@@ -305,18 +306,18 @@ impl Client {
 
 /// The thread's end of the requests.
 struct Inbox {
-    queue: mpsc::Receiver<Request>,
+    queue: mpsc::Receiver<ThreadRequest>,
     bell: PipeReader,
 }
 
 impl Inbox {
     /// The requests that wait. Reads the bell only where it `is_rung`; where it could not be rung, they are found at the next
     /// turn. The daemon's end is a request to stop.
-    fn take(&self, is_rung: bool) -> Vec<Request> {
+    fn take(&self, is_rung: bool) -> Vec<ThreadRequest> {
         let has_ended = is_rung && !(&self.bell).read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0);
-        let mut requests: Vec<Request> = self.queue.try_iter().collect();
+        let mut requests: Vec<ThreadRequest> = self.queue.try_iter().collect();
         if has_ended {
-            requests.push(Request::Stop);
+            requests.push(ThreadRequest::Stop);
         }
         requests
     }
@@ -371,18 +372,18 @@ fn refuse_all(engine: &Engine, inbox: &Inbox, why: &str) -> Result<usize> {
     loop {
         for request in inbox.take(true) {
             match request {
-                Request::Status(back) => {
+                ThreadRequest::Status(back) => {
                     let mut status = engine.lock().status(now());
                     status.degraded = vec![why.to_owned()];
                     // The client may have gone, here and below.
                     let _ = back.send(status);
                 }
-                Request::Add(.., back) | Request::Remove(.., back) | Request::Launch(.., back) => {
+                ThreadRequest::Add(.., back) | ThreadRequest::Remove(.., back) | ThreadRequest::Launch(.., back) => {
                     let _ = back.send(Err(why.to_owned()));
                 }
-                Request::NapiThreads(..) | Request::Pause(..) | Request::Resume => {}
-                Request::CarryOut(_) | Request::Report(_) | Request::LookUps(_) => {}
-                Request::Stop => return Ok(0),
+                ThreadRequest::NapiThreads(..) | ThreadRequest::Pause(..) | ThreadRequest::Resume => {}
+                ThreadRequest::CarryOut(_) | ThreadRequest::Report(_) | ThreadRequest::LookUps(_) => {}
+                ThreadRequest::Stop => return Ok(0),
             }
         }
     }

@@ -13,12 +13,13 @@ use giveway_engine::background::Means;
 use giveway_engine::change::Setting;
 use giveway_engine::config::{self, BackendName, Config, Control, RateMbit};
 use giveway_engine::network::{Network, Setup};
+use giveway_engine::peers::Keyring;
 use giveway_engine::priority::{Names, Priority};
 use giveway_engine::queue::Backends;
 use nix::sys::prctl::set_dumpable;
 use nix::unistd::Group;
 
-use super::asked::{Begun, Reverted};
+use super::asked::{RevertRequested, StartMoment};
 use super::daemon::Daemon;
 use super::daemon::rules::ClassRules;
 use super::priority::PriorityThread;
@@ -26,15 +27,16 @@ use super::priority::receive::{Receiver, chains_of};
 use crate::actuate::download::DownloadActuator;
 use crate::actuate::nice::NiceActuator;
 use crate::actuate::queue::QueueActuator;
-use crate::actuate::sockets::Sockets;
+use crate::actuate::sockets::SocketActuators;
 use crate::actuate::sockets::cap::rtt_floors_us;
 use crate::actuate::sockets::lbe;
 use crate::actuate::upload::UploadActuator;
 use crate::exit::Usage;
 use crate::files::not_the_callers;
-use crate::guardian::guarded::Guarded;
+use crate::guardian::guarded::GuardedDaemon;
 use crate::inherited::raise_limits;
 use crate::interface::Choice;
+use crate::journal::UndoReport;
 use crate::kernel::flow_monitor::FlowMonitor;
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::local_wait;
@@ -42,12 +44,12 @@ use crate::kernel::owner::OwnerReader;
 use crate::kernel::types::Types;
 use crate::kernel::{random, uid_of};
 use crate::key::KeyFile;
-use crate::life::{LONG_WORK, Life, Who};
+use crate::life::{LONG_WORK, Life, WatchedTask};
 use crate::neighbours::open_to_users;
 use crate::notify::Notifier;
 use crate::place::Place;
 use crate::rules::RuleFiles;
-use crate::takeover::{self, For};
+use crate::takeover::{self, TakeoverPurpose};
 use crate::undo;
 
 /// The configuration where none is named.
@@ -76,11 +78,11 @@ pub struct RunArgs {
     pub sessions: Option<String>,
 }
 
-/// `begun`: when this process did, as [`Begun::now`] says.
-pub fn run(args: &RunArgs, begun: &Begun) -> Result<()> {
+/// `begun`: when this process did, as [`StartMoment::now`] says.
+pub fn run(args: &RunArgs, begun: &StartMoment) -> Result<()> {
     let ended = start(args, begun);
     if let Err(error) = &ended
-        && error.is::<Reverted>()
+        && error.is::<RevertRequested>()
     {
         tracing::info!("{error}; nothing of giveway's is left");
         // To the service manager this is no failure, after which it would start giveway again.
@@ -90,16 +92,13 @@ pub fn run(args: &RunArgs, begun: &Begun) -> Result<()> {
     ended
 }
 
-fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
+// Long, since each step is to come after the one before it: the order is what it is about.
+fn start(args: &RunArgs, begun: &StartMoment) -> Result<()> {
     crate::kernel::program::open().context("cannot open the program itself")?;
     crate::kernel::libbpf_files::keep();
     crate::kernel::walker::start();
     let file = args.config.clone().or_else(usual_configuration);
-    let mut config = load_config(file.as_deref())?;
-    if !args.interface.is_empty() {
-        (config.interface, config.interfaces) = (None, args.interface.clone());
-        config.check().map_err(|e| Usage(format!("{e}; nothing was changed")))?;
-    }
+    let config = configuration(args, file.as_deref())?;
     let rules = class_rules(RuleFiles::new(file.as_deref(), &args.rules))?;
     let sessions = Some(args).filter(|_| config.classes.follow_sessions).and_then(sessions);
     let choice = choose_interfaces(&config)?;
@@ -117,65 +116,32 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
     set_dumpable(false).context("cannot keep core dumps from being written")?;
     crate::kernel::hold_little_memory();
     // The guardian of a daemon that has just died may still be at work.
-    let what_for = if args.dry_run { For::DryRun } else { For::Daemon };
+    let what_for = if args.dry_run {
+        TakeoverPurpose::DryRun
+    } else {
+        TakeoverPurpose::Daemon
+    };
     let lock = takeover::take_over(&place, what_for)?;
     begun.check(&place)?;
-    let left_over = undo::undo(&place, args.dry_run);
-    // What it wrote here later would undo what is done from now on.
-    ensure!(
-        !left_over.goes_on,
-        "what an earlier daemon left behind is still being undone, so giveway does not start: {left_over}. Nothing else \
-         was changed; start it again, or undo it with `giveway revert`"
-    );
-    if !args.dry_run {
-        place.claim()?;
-        place.remove_orphans(|other| drop(undo::threads(other, false)));
-    }
-    if !left_over.is_nothing() {
-        let done = if args.dry_run { "would be" } else { "is" };
-        tracing::info!("an earlier daemon died; what it left behind {done} undone: {left_over}");
-    }
+    let left_over = undo_earlier(&place, args.dry_run)?;
     // Before anything is loaded: a start that hangs is a death, too.
     let (life, page) = Life::new()?;
-    let starts = life.sign(Who::MainLoop);
-    let guarded = (!args.dry_run).then(|| Guarded::start(life, page)).transpose()?;
-    lock.name(guarded.as_ref().map(Guarded::pid));
+    let starts = life.heartbeat(WatchedTask::MainLoop);
+    let guarded = (!args.dry_run).then(|| GuardedDaemon::start(life, page)).transpose()?;
+    lock.name(guarded.as_ref().map(GuardedDaemon::pid));
     begun.check(&place)?;
-    let pins = (!args.dry_run).then(|| place.pins());
-    let mut owners = OwnerReader::open(place.netns_inum(), pins).context(
-        "cannot watch this kernel's processes, so giveway cannot run here; `giveway doctor` says what is missing",
-    )?;
-    if let Some(folder) = sessions {
-        owners.follow_sessions(folder);
-    }
-    life.list_by(&owners.tasks().threads)?;
-    if !args.dry_run
-        && life.threads().is_err()
-        && let Err(error) = owners.tasks().threads.pin(&place.pins())
-    {
-        tracing::warn!("a thread that is stuck while others run will not be found out: {error:#}");
-    }
-    starts.give_for(LONG_WORK);
+    let owners = open_owners(&place, life, sessions, args.dry_run)?;
+    starts.beat_before(LONG_WORK);
     begun.check(&place)?;
     let monitor = FlowMonitor::open(place.netns_inum()).context(
         "cannot watch this kernel's sockets, so giveway cannot run here; `giveway doctor` says what is missing",
     )?;
-    match choice.find() {
-        Ok(found) if found.links.is_empty() => tracing::warn!("{choice}; meanwhile nothing is capped or queued"),
-        Ok(found) => {
-            let lines = choice
-                .awaited(&found)
-                .into_iter()
-                .chain(choice.unmanaged(&config.uplink, &found));
-            lines.for_each(|line| tracing::warn!("{line}"));
-        }
-        Err(_) => {}
-    }
+    warn_of_links(&choice, &config);
     begun.check(&place)?;
     let local_waits = (!args.dry_run).then(local_wait::create).transpose()?;
     let (sockets, mut degraded) = local_waits
         .as_ref()
-        .map_or_else(Default::default, |waits| Sockets::open(&place, &config, waits));
+        .map_or_else(Default::default, |waits| SocketActuators::open(&place, &config, waits));
     if let Some(marks) = sockets.marks_id() {
         life.hold_marks(marks);
     }
@@ -183,53 +149,11 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
     degraded.extend(failed.map(|line| format!("an earlier daemon's change is not undone: {line}")));
     begun.check(&place)?;
     let qdisc = Types::load().bpf_qdisc().map_err(|error| one_line(&error));
-    if let (BackendName::Qdisc, Err(why)) = (config.queue.backend, &qdisc) {
-        degraded.push(format!("[queue] backend = \"qdisc\" is not to be had: {why}"));
-    }
-    if let (true, Err(why)) = (finds_a_rate(&config), &qdisc) {
-        degraded.push(format!(
-            "rate_mbit = \"auto\" finds no rate, so nothing is paced and no deadline promised there: that takes the BPF qdisc, and \
-             {why}; give a number"
-        ));
-    }
-    if keys.is_some() {
-        degraded.extend(open_to_users(config.group.port));
-    }
-    if let Some(name) = missing_group(&config) {
-        degraded.push(format!(
-            "[control] group = \"{name}\": there is no such group, so only root may look"
-        ));
-    }
+    degraded.extend(not_to_be_had(&config, &qdisc));
     for line in &degraded {
         tracing::warn!("{line}");
     }
-    let rtt_resolution = rtt_floors_us()
-        .into_iter()
-        .map(|us| Duration::from_micros(us.into()))
-        .collect();
-    let setup = Setup {
-        seed: random()?,
-        keys: keyring,
-        rtt_resolution,
-        background: match args.dry_run {
-            true => Means {
-                control: config.classes.congestion_control.then(|| lbe::name(place.netns_inum())),
-                receive_window: config.classes.receive_window,
-            },
-            false => Means {
-                control: sockets.background_control().map(str::to_owned),
-                receive_window: config.classes.receive_window && sockets.has(&Setting::ReceiveWindow),
-            },
-        },
-        dry_run: args.dry_run || sockets.is_empty(),
-        backends: Backends {
-            qdisc,
-            // Whether the kernel has it is found out by trying.
-            htb: Ok(()),
-            marks: Ok(()),
-            dry_run: args.dry_run,
-        },
-    };
+    let setup = setup(&config, &sockets, place.netns_inum(), keyring, qdisc, args.dry_run)?;
     let engine = Network::new(crate::kernel::now(), &config, setup);
     let receiver = Receiver::open(&place, &config, args.dry_run);
     let nice_notes = (config.classes.cpu_and_disk && !args.dry_run).then_some(&owners.tasks().nice_notes);
@@ -246,7 +170,7 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
     let nice = nice_notes.map(|map| NiceActuator::new(&place, life, map)).transpose()?;
     begun.check(&place)?;
     let priority = priority.with_chains(crate::kernel::now(), chains_of(&config));
-    let death = guarded.as_ref().map(Guarded::death).transpose()?;
+    let death = guarded.as_ref().map(GuardedDaemon::death).transpose()?;
     let realtime = PriorityThread::start(&place, priority, receiver.chains()?, life, death)?;
 
     crate::kernel::give_back_memory();
@@ -282,6 +206,114 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
     ended
 }
 
+/// What a daemon left behind that has died.
+fn undo_earlier(place: &Place, dry_run: bool) -> Result<UndoReport> {
+    let left_over = undo::undo(place, dry_run);
+    // What it wrote here later would undo what is done from now on.
+    ensure!(
+        !left_over.goes_on,
+        "what an earlier daemon left behind is still being undone, so giveway does not start: {left_over}. Nothing else \
+         was changed; start it again, or undo it with `giveway revert`"
+    );
+    if !dry_run {
+        place.claim()?;
+        place.remove_orphans(|other| drop(undo::threads(other, false)));
+    }
+    if !left_over.is_nothing() {
+        let done = if dry_run { "would be" } else { "is" };
+        tracing::info!("an earlier daemon died; what it left behind {done} undone: {left_over}");
+    }
+    Ok(left_over)
+}
+
+/// Of processes. By the same programs the guardian lists this one's threads.
+fn open_owners(place: &Place, life: Life, sessions: Option<String>, dry_run: bool) -> Result<OwnerReader> {
+    let pins = (!dry_run).then(|| place.pins());
+    let mut owners = OwnerReader::open(place.netns_inum(), pins).context(
+        "cannot watch this kernel's processes, so giveway cannot run here; `giveway doctor` says what is missing",
+    )?;
+    if let Some(folder) = sessions {
+        owners.follow_sessions(folder);
+    }
+    life.list_by(&owners.tasks().threads)?;
+    if !dry_run
+        && life.threads().is_err()
+        && let Err(error) = owners.tasks().threads.pin(&place.pins())
+    {
+        tracing::warn!("a thread that is stuck while others run will not be found out: {error:#}");
+    }
+    Ok(owners)
+}
+
+fn warn_of_links(choice: &Choice, config: &Config) {
+    let Ok(found) = choice.find() else { return };
+    if found.links.is_empty() {
+        return tracing::warn!("{choice}; meanwhile nothing is capped or queued");
+    }
+    let lines = choice.awaited(&found).into_iter();
+    lines
+        .chain(choice.unmanaged(&config.uplink, &found))
+        .for_each(|line| tracing::warn!("{line}"));
+}
+
+/// What the configuration asks for and this machine does not have.
+fn not_to_be_had(config: &Config, qdisc: &Result<(), String>) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let (BackendName::Qdisc, Err(why)) = (config.queue.backend, qdisc) {
+        lines.push(format!("[queue] backend = \"qdisc\" is not to be had: {why}"));
+    }
+    if let (true, Err(why)) = (finds_a_rate(config), qdisc) {
+        lines.push(format!(
+            "rate_mbit = \"auto\" finds no rate, so nothing is paced and no deadline promised there: that takes the BPF qdisc, and \
+             {why}; give a number"
+        ));
+    }
+    if config.group.key_file.is_some() {
+        lines.extend(open_to_users(config.group.port));
+    }
+    if let Some(name) = missing_group(config) {
+        lines.push(format!(
+            "[control] group = \"{name}\": there is no such group, so only root may look"
+        ));
+    }
+    lines
+}
+
+/// What of this machine the engine decides by.
+fn setup(
+    config: &Config,
+    sockets: &SocketActuators,
+    netns_inum: u32,
+    keys: Option<Keyring>,
+    qdisc: Result<(), String>,
+    dry_run: bool,
+) -> Result<Setup> {
+    let rtt_resolution = rtt_floors_us().into_iter();
+    Ok(Setup {
+        seed: random()?,
+        keys,
+        rtt_resolution: rtt_resolution.map(|us| Duration::from_micros(us.into())).collect(),
+        background: match dry_run {
+            true => Means {
+                control: config.classes.congestion_control.then(|| lbe::name(netns_inum)),
+                receive_window: config.classes.receive_window,
+            },
+            false => Means {
+                control: sockets.background_control().map(str::to_owned),
+                receive_window: config.classes.receive_window && sockets.has(&Setting::ReceiveWindow),
+            },
+        },
+        dry_run: dry_run || sockets.is_empty(),
+        backends: Backends {
+            qdisc,
+            // Whether the kernel has it is found out by trying.
+            htb: Ok(()),
+            marks: Ok(()),
+            dry_run,
+        },
+    })
+}
+
 fn usual_configuration() -> Option<PathBuf> {
     let file = PathBuf::from(USUAL_CONFIGURATION);
     let is_there = fs::symlink_metadata(&file).is_ok();
@@ -303,6 +335,16 @@ pub fn missing_group(config: &Config) -> Option<&str> {
     let name = &config.control.group;
     let is_missing = *name != Control::default().group && Group::from_name(name).is_ok_and(|group| group.is_none());
     is_missing.then_some(name)
+}
+
+/// With what the command line says in its place.
+fn configuration(args: &RunArgs, file: Option<&Path>) -> Result<Config> {
+    let mut config = load_config(file)?;
+    if !args.interface.is_empty() {
+        (config.interface, config.interfaces) = (None, args.interface.clone());
+        config.check().map_err(|e| Usage(format!("{e}; nothing was changed")))?;
+    }
+    Ok(config)
 }
 
 fn load_config(path: Option<&Path>) -> Result<Config> {

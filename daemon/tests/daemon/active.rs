@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use giveway::kernel::cgroup::Root;
+use giveway::kernel::cgroup::CgroupRoot;
 use giveway::kernel::own_netns;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ use crate::support::wait::until;
 
 /// A cgroup that is removed at the end of the test, with all below, and those above that were made for it.
 pub(super) struct Group {
-    root: Root,
+    root: CgroupRoot,
     pub path: String,
     made: PathBuf,
 }
@@ -41,7 +41,7 @@ impl Group {
 
     pub fn at(path: &str) -> Self {
         caller::forget();
-        let root = Root::open().unwrap();
+        let root = CgroupRoot::open().unwrap();
         let mut group = Self {
             root,
             path: path.to_owned(),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use giveway::kernel::cgroup::Root;
+use giveway::kernel::cgroup::CgroupRoot;
 use nix::sys::signal::Signal;
 use nix::sys::socket::sockopt::{Priority, RcvBufForce, SndBufForce, TcpMaxSeg};
 use nix::sys::socket::{getsockopt, setsockopt};
@@ -768,7 +768,7 @@ fn a_process_in_a_cgroup_that_is_nested_too_deep_is_in_those_above_it() {
     let name = format!("gw-deep-{}", std::process::id());
     rules.write("50-test.toml", &rule(&format!("cgroup = \"/{name}/*\""), "background"));
     let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
-    let root = Root::open().unwrap();
+    let root = CgroupRoot::open().unwrap();
     let top = PathBuf::from(format!("/proc/self/fd/{}", root.directory.as_raw_fd())).join(&name);
     let deep = top.join(["d"; 40].join("/"));
     fs::create_dir_all(&deep).unwrap();

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use giveway::kernel::tcx::{self, Way};
+use giveway::kernel::tcx::{self, TcxHook};
 use giveway_engine::rate::mbit;
 use libbpf_rs::libbpf_sys::{BPF_PROG_TYPE_SCHED_CLS, bpf_prog_load};
 use nix::net::if_::if_nametoindex;
@@ -520,7 +520,7 @@ fn a_program_of_another_tool_that_is_asked_first_is_told_of() {
     let port = source(&lab, FAR_V4);
     rules.write("50-test.toml", &limited(&format!("port = {port}")));
     let (program, ifindex) = (program_that_returns(-1), if_nametoindex("gwv").unwrap());
-    let attach = || tcx::attach(program.as_fd(), ifindex, Way::In).unwrap();
+    let attach = || tcx::attach(program.as_fd(), ifindex, TcxHook::Ingress).unwrap();
     let first = attach();
     let daemon = start(&rules);
     until("what arrives is limited", || limiting(&daemon));
@@ -542,7 +542,7 @@ fn a_link_that_refuses_the_program_is_told_of_and_has_its_limits_once_it_does_no
     let port = source(&lab, FAR_V4);
     rules.write("50-test.toml", &limited(&format!("port = {port}")));
     let ifindex = if_nametoindex("gwv").unwrap();
-    let attach = |_| tcx::attach(program_that_returns(-1).as_fd(), ifindex, Way::In).unwrap();
+    let attach = |_| tcx::attach(program_that_returns(-1).as_fd(), ifindex, TcxHook::Ingress).unwrap();
     let others: Vec<_> = (0..ALL).map(attach).collect();
     let daemon = start(&rules);
     until("it is told of", || {

@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use giveway::kernel::cgroup::Root;
+use giveway::kernel::cgroup::CgroupRoot;
 use serde_json::Value;
 
 use super::classes::{Rules, daemon_with_queue, rule};
@@ -22,7 +22,7 @@ use crate::support::wait::{held, until};
 /// A network namespace behind a veth pair, with a program in a cgroup of its own that sends what it is told to.
 struct Container {
     netns: String,
-    root: Root,
+    root: CgroupRoot,
     cgroup: String,
     program: Child,
     words: ChildStdin,
@@ -52,7 +52,7 @@ impl Container {
         run(&format!("ip -n {netns} link set gwc up"));
         run(&format!("ip -n {netns} route add default via 10.97.0.1"));
         run(&format!("ip -n {netns} -6 route add default via fd97::1"));
-        let root = Root::open().unwrap();
+        let root = CgroupRoot::open().unwrap();
         let cgroup = format!("gw-container-{}", netns);
         fs::create_dir(path_of(&root, &cgroup)).unwrap();
         let mut program = Command::new("ip");
@@ -104,7 +104,7 @@ impl Drop for Container {
     }
 }
 
-fn path_of(root: &Root, cgroup: &str) -> PathBuf {
+fn path_of(root: &CgroupRoot, cgroup: &str) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", root.directory.as_raw_fd())).join(cgroup)
 }
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use giveway::kernel::inherit::{Inheritance, Named};
+use giveway::kernel::inherit::{Inheritance, InheritingProcess};
 use giveway::kernel::own_netns;
 use giveway::kernel::tasks::Tasks;
 use libbpf_rs::{MapHandle, MapType};
@@ -403,13 +403,13 @@ fn more_processes_than_are_named_at_once_are_all_named() {
     let inheritance = Inheritance::open(&tasks, own_netns().unwrap(), None).unwrap();
     let sleep = Group::spawn(Command::new("sleep").arg("60"));
     let facts = tasks.process(sleep.id()).unwrap().unwrap();
-    let named = |process, image, rule| Named { process, image, rule };
+    let named = |process, image, rule| InheritingProcess { process, image, rule };
     let gone = |n: u32| ProcessId {
         pid: (1 << 30) + n,
         start_ns: 0,
     };
     for (rule, expected) in [(Some(7), 1), (None, 0)] {
-        let mut all: Vec<Named> = (0..10_000).map(|n| named(gone(n), 1, Some(5))).collect();
+        let mut all: Vec<InheritingProcess> = (0..10_000).map(|n| named(gone(n), 1, Some(5))).collect();
         all.push(named(facts.id, facts.image, rule));
         inheritance.hand_down(&all).unwrap();
         assert_eq!(inheritance.inheriting().unwrap(), expected);

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use giveway::kernel::process::end::Named;
+use giveway::kernel::process::end::ProcessIdentity;
 use giveway::kernel::{own_netns, own_netns_cookie};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
@@ -204,7 +204,7 @@ fn a_second_daemon_with_another_run_is_refused_and_touches_nothing() {
 #[test]
 fn whoever_is_not_root_keeps_no_daemon_out() {
     let _lab = Lab::enter();
-    let own = Named::own()
+    let own = ProcessIdentity::own()
         .unwrap()
         .to_words()
         .map(|word| format!("{word:x}"))
@@ -263,7 +263,7 @@ fn whoever_holds_a_socket_that_root_has_made_keeps_no_daemon_out_and_gets_nobody
     fs::create_dir_all(state_folder()).unwrap();
     let about = fs::metadata(state_folder()).unwrap();
     let here = format!("{:x} {:x}", about.dev(), about.ino());
-    let words = |pid: u32| Named::of(pid).unwrap().unwrap().to_words();
+    let words = |pid: u32| ProcessIdentity::of(pid).unwrap().unwrap().to_words();
     let text = |words: [u64; 4]| words.map(|word| format!("{word:x}")).join(" ");
     let [pid, namespace, kind, mark] = words(elsewhere.id());
     let theirs = text([pid, namespace, kind, mark]);
@@ -328,7 +328,7 @@ fn whoever_holds_a_socket_that_root_has_made_keeps_no_daemon_out_and_gets_nobody
 fn a_lock_and_journals_of_an_earlier_boot_name_nobody_and_undo_nothing() {
     let _lab = Lab::enter();
     let other = KillOnDrop::spawn(Command::new("sleep").arg("1000"));
-    let words = Named::of(other.id()).unwrap().unwrap().to_words();
+    let words = ProcessIdentity::of(other.id()).unwrap().unwrap().to_words();
     let words = words.map(|word| word.to_string()).join(" ");
     let boot = "6f2c8a1e-0000-4000-8000-000000000000";
     let folder = state_folder();

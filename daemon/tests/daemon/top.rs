@@ -3,7 +3,7 @@
 
 use std::net::TcpStream;
 
-use giveway::commands::top::terminal::Screen;
+use giveway::commands::top::terminal::FullScreen;
 use giveway::kernel::own_netns;
 use nix::sys::signal::Signal;
 
@@ -198,7 +198,7 @@ const PANICS: &str = "GIVEWAY_TEST_VIEW_PANICS";
 #[test]
 fn the_terminal_is_put_back_after_a_panic() {
     if std::env::var_os(PANICS).is_some() {
-        let mut screen = Screen::take().unwrap();
+        let mut screen = FullScreen::take().unwrap();
         screen
             .0
             .draw(|frame| frame.render_widget("[1 Sockets]", frame.area()))

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use giveway::kernel::tcx::{self, Way};
+use giveway::kernel::tcx::{self, TcxHook};
 use nix::net::if_::if_nametoindex;
 use nix::sys::signal::Signal;
 
@@ -194,7 +194,7 @@ fn a_program_of_another_tool_that_decides_behind_giveways_is_told_of() {
     let reasons = || daemon.status()["uploads"]["reasons"].to_string();
     assert_eq!(reasons(), "[]");
     let (program, ifindex) = (program_that_returns(TCX_PASS), if_nametoindex("gwv").unwrap());
-    let behind = tcx::attach(program.as_fd(), ifindex, Way::Out).unwrap();
+    let behind = tcx::attach(program.as_fd(), ifindex, TcxHook::Egress).unwrap();
     until("it is told of", || {
         reasons().contains("tcx programs of other tools run at the egress of gwv: 1")
     });

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use giveway::actuate::sockets::cap::lift::{Found, LAYOUT, Lift, Mark};
+use giveway::actuate::sockets::cap::lift::{LAYOUT, Lift, Mark, TreatedSocket};
 use giveway::actuate::sockets::cap::{CapActuator, CapOutcome, CapResult};
 use giveway::actuate::sockets::lbe;
 use giveway::kernel::flow_monitor::FlowMonitor;
@@ -358,7 +358,7 @@ fn after_the_actuators_death_its_recorded_values_are_lifted() {
     assert_eq!(lift(false), [], "nothing is left");
 }
 
-fn undo(marks: Option<&MapHandle>, values: &[u32], dry_run: bool) -> Vec<Found> {
+fn undo(marks: Option<&MapHandle>, values: &[u32], dry_run: bool) -> Vec<TreatedSocket> {
     let mut lift = Lift::open(own_netns().unwrap(), marks, dry_run).unwrap();
     let found = lift.run(values).unwrap();
     assert!(found.iter().all(|one| one.error.is_none()), "{found:?}");
@@ -366,7 +366,7 @@ fn undo(marks: Option<&MapHandle>, values: &[u32], dry_run: bool) -> Vec<Found> 
 }
 
 /// The clamps that were found, each once: connections of before may not be gone yet.
-fn caps(found: &[Found]) -> Vec<u32> {
+fn caps(found: &[TreatedSocket]) -> Vec<u32> {
     let mut caps: Vec<u32> = found.iter().filter_map(|one| Some(one.cap?.0)).collect();
     caps.sort_unstable();
     caps.dedup();

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use giveway::kernel::lending::{Lending, Lent};
+use giveway::kernel::lending::{LendingPrograms, LentTime};
 
 use crate::support::caller;
 use crate::support::process::{KillOnDrop, effective_priority};
@@ -87,7 +87,7 @@ fn waiting(file: &Scratch) -> Locks {
     Locks::start(file, &["say:ready", "read", "lock:0", "unlock:0", "say:has", "read"])
 }
 
-fn all(lending: &mut Lending, of: &Locks) -> Vec<Lent> {
+fn all(lending: &mut LendingPrograms, of: &Locks) -> Vec<LentTime> {
     let mut all = lending.take().unwrap();
     all.retain(|lent| lent.tid == of.pid());
     all
@@ -96,7 +96,7 @@ fn all(lending: &mut Lending, of: &Locks) -> Vec<Lent> {
 #[test]
 fn what_the_owner_of_a_lock_computes_is_charged_to_who_waits_for_it() {
     let file = Scratch::new("locks", "");
-    let mut lending = Lending::open().unwrap();
+    let mut lending = LendingPrograms::open().unwrap();
     for process in [true, false] {
         let (mut owner, mut lender) = (owner(&file), waiting(&file));
         let _lends = lending
@@ -131,7 +131,7 @@ fn what_the_owner_of_a_lock_computes_is_charged_to_who_waits_for_it() {
 #[test]
 fn who_lends_twice_is_charged_as_long_as_it_does_once() {
     let file = Scratch::new("locks", "");
-    let mut lending = Lending::open().unwrap();
+    let mut lending = LendingPrograms::open().unwrap();
     for stays in [true, false] {
         let (mut owner, mut lender) = (owner(&file), waiting(&file));
         let process = |is: bool| is.then_some(lender.pid());
@@ -160,7 +160,7 @@ fn who_lends_twice_is_charged_as_long_as_it_does_once() {
 #[test]
 fn who_named_an_earlier_thread_of_the_same_number_takes_nothing_from_a_later_one() {
     let file = Scratch::new("locks", "");
-    let mut lending = Lending::open().unwrap();
+    let mut lending = LendingPrograms::open().unwrap();
     for process in [true, false] {
         let (mut owner, mut lender) = (owner(&file), waiting(&file));
         let name = |of: u32| lending.lenders().add(lender.pid(), process.then_some(of)).unwrap();
@@ -178,7 +178,7 @@ fn who_named_an_earlier_thread_of_the_same_number_takes_nothing_from_a_later_one
 #[test]
 fn what_others_lend_is_charged_to_nobody() {
     let file = Scratch::new("locks", "");
-    let mut lending = Lending::open().unwrap();
+    let mut lending = LendingPrograms::open().unwrap();
     let (mut owner, mut other) = (owner(&file), waiting(&file));
     let mut bystander = waiting(&Scratch::new("others", ""));
     let _lends = lending.lenders().add(bystander.pid(), Some(bystander.pid())).unwrap();

@@ -8,8 +8,8 @@ use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use giveway::kernel::cgroup::Root;
-use giveway::kernel::flow_monitor::{Event, FlowMonitor};
+use giveway::kernel::cgroup::CgroupRoot;
+use giveway::kernel::flow_monitor::{FlowMonitor, SocketEvent};
 use giveway::kernel::own_netns;
 use giveway::kernel::tasks::Tasks;
 use giveway_engine::model::{CaState, Flow, FlowEvent, TcpState};
@@ -259,7 +259,7 @@ fn the_cgroup_has_a_path() {
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
     mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none).unwrap();
-    assert!(Root::open().is_ok());
+    assert!(CgroupRoot::open().is_ok());
     assert_eq!(path_of(id).as_deref(), Some(path));
 }
 
@@ -339,7 +339,7 @@ fn stalls_and_stays(open: fn(u32) -> anyhow::Result<FlowMonitor>) {
     });
 }
 
-fn collect(monitor: &mut FlowMonitor, events: &mut Vec<Event>) {
+fn collect(monitor: &mut FlowMonitor, events: &mut Vec<SocketEvent>) {
     monitor.poll_events(&mut |event| events.push(event)).unwrap();
 }
 

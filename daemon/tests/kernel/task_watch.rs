@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use giveway::kernel::own_netns;
 use giveway::kernel::process::Handle;
-use giveway::kernel::task_watch::{Event, TaskWatch, What};
+use giveway::kernel::task_watch::{TaskChange, TaskEvent, TaskWatch};
 use giveway::kernel::tasks::{FileName, Tasks};
 
 use crate::support::lab::Lab;
@@ -23,15 +23,15 @@ fn inode(file: &Scratch) -> u64 {
 }
 
 /// Of an exec: what the program was started with.
-fn text(event: &Event) -> &str {
+fn text(event: &TaskEvent) -> &str {
     match &event.what {
-        What::Exec(arguments) => arguments.text.as_deref().unwrap(),
+        TaskChange::Exec(arguments) => arguments.text.as_deref().unwrap(),
         other => panic!("{other:?}"),
     }
 }
 
 /// Everything up to the first event that is looked for.
-fn until(watch: &mut TaskWatch, what: &str, is_it: impl Fn(&Event) -> bool) -> Vec<Event> {
+fn until(watch: &mut TaskWatch, what: &str, is_it: impl Fn(&TaskEvent) -> bool) -> Vec<TaskEvent> {
     let mut events = Vec::new();
     await_some(what, || {
         events.extend(watch.events().unwrap());
@@ -124,7 +124,7 @@ fn of_a_held_process_execs_threads_and_the_end_are_told_with_its_cpu_time() {
         .unwrap();
     watch.hold(child.id()).unwrap();
     drop(child.stdin.take());
-    let is_end = |event: &Event| event.id.pid == handle.pid && matches!(event.what, What::Exit { .. });
+    let is_end = |event: &TaskEvent| event.id.pid == handle.pid && matches!(event.what, TaskChange::Exit { .. });
     let events = until(&mut watch, "the end", is_end);
     // Until it is waited for, its clock can be read.
     let used = handle.cpu();
@@ -135,7 +135,7 @@ fn of_a_held_process_execs_threads_and_the_end_are_told_with_its_cpu_time() {
         events[0].id, events[1].id,
         "an exec does not make another process of it"
     );
-    let What::Exit { cpu } = events[1].what else {
+    let TaskChange::Exit { cpu } = events[1].what else {
         panic!("{events:?}")
     };
     let least = used - used / 10;

@@ -11,15 +11,15 @@ use anyhow::{Context as _, Result, anyhow};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
-use super::Taken;
+use super::DownloadEntry;
 use super::refusals::Refusals;
-use crate::actuate::filters::{self, Filtered, Filters};
-use crate::actuate::queue::admission::Received;
+use crate::actuate::filters::{self, FilteredDevice, Filters};
+use crate::actuate::queue::admission::ReceiveMaps;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::skeletons::container as skeleton;
-use crate::kernel::tcx::{self, Way};
+use crate::kernel::tcx::{self, TcxHook};
 use crate::kernel::uplink::Veth;
 use crate::kernel::way_in;
 
@@ -31,7 +31,7 @@ pub struct Receiving<'a> {
     pub devices: BTreeMap<u32, &'a Veth>,
 }
 
-pub struct Containers {
+pub struct ContainerDownloads {
     program: OwnedFd,
     namespaces: MapHandle,
     filters: Filters,
@@ -39,8 +39,8 @@ pub struct Containers {
     refusals: Refusals,
 }
 
-impl Containers {
-    pub fn load(filters: Filters, shared: &Received, cgroups: &MapHandle) -> Result<Self> {
+impl ContainerDownloads {
+    pub fn load(filters: Filters, shared: &ReceiveMaps, cgroups: &MapHandle) -> Result<Self> {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::ContainerSkelBuilder::default();
         let mut open = explain("open the limits of containers", || builder.open(&mut storage))?;
@@ -71,7 +71,7 @@ impl Containers {
     pub fn follow(
         &mut self,
         netlink: &mut Netlink,
-        journal: &mut Journal<Taken>,
+        journal: &mut Journal<DownloadEntry>,
         devices: &BTreeMap<u32, &Veth>,
     ) -> Result<()> {
         let lead = devices
@@ -120,7 +120,7 @@ impl Containers {
             .update(&ifindex.to_ne_bytes(), &netns.to_ne_bytes(), MapFlags::ANY)
             .context("cannot say which namespace is behind it")?;
         if !self.attached.contains_key(&ifindex) {
-            let link = tcx::attach(self.program.as_fd(), ifindex, Way::Out)?;
+            let link = tcx::attach(self.program.as_fd(), ifindex, TcxHook::Egress)?;
             self.attached.insert(ifindex, link);
         }
         Ok(())
@@ -145,7 +145,7 @@ impl Containers {
         self.filters.devices().len()
     }
 
-    pub fn filtered(&self) -> impl Iterator<Item = Filtered> {
+    pub fn filtered(&self) -> impl Iterator<Item = FilteredDevice> {
         self.filters.devices().values().cloned()
     }
 

@@ -15,17 +15,17 @@ use crate::kernel::uplink::{ifinfomsg, kind_of};
 
 /// Which of both.
 #[derive(Clone, Copy, Debug)]
-pub struct Device {
+pub struct IfbDevice {
     /// As it is made; somebody may call it otherwise.
     pub name: &'static str,
     alias: &'static str,
 }
 
-pub const DOWN: Device = Device {
+pub const DOWN: IfbDevice = IfbDevice {
     name: "giveway-down",
     alias: "giveway: holds what arrives to its limits",
 };
-pub const UP: Device = Device {
+pub const UP: IfbDevice = IfbDevice {
     name: "giveway-up",
     alias: "giveway: holds what is sent to its limits",
 };
@@ -39,7 +39,7 @@ const WITHOUT_ADDRESS: u8 = 1;
 const QUEUE_PACKETS: u32 = 1000;
 
 /// Its number. It is switched off.
-pub fn make(netlink: &mut Netlink, Device { name, alias }: Device) -> Result<u32> {
+pub fn make(netlink: &mut Netlink, IfbDevice { name, alias }: IfbDevice) -> Result<u32> {
     let message = ifinfomsg(0)
         .text(IFLA_IFNAME, name)
         .attribute(IFLA_TXQLEN, &QUEUE_PACKETS.to_ne_bytes())
@@ -78,7 +78,7 @@ pub fn switch_on(netlink: &mut Netlink, ifindex: u32) -> Result<()> {
 }
 
 /// Those of giveway's in this namespace, by number and name.
-pub fn ours(netlink: &mut Netlink, Device { name, alias: mark }: Device) -> Result<Vec<(u32, String)>> {
+pub fn ours(netlink: &mut Netlink, IfbDevice { name, alias: mark }: IfbDevice) -> Result<Vec<(u32, String)>> {
     let all = netlink
         .dump(RTM_GETLINK, &ifinfomsg(0))
         .context("cannot list the interfaces")?;
@@ -95,7 +95,7 @@ pub fn ours(netlink: &mut Netlink, Device { name, alias: mark }: Device) -> Resu
         .collect()
 }
 
-pub fn remove(netlink: &mut Netlink, device: Device) -> Result<()> {
+pub fn remove(netlink: &mut Netlink, device: IfbDevice) -> Result<()> {
     for (ifindex, name) in ours(netlink, device)? {
         match netlink.change(RTM_DELLINK, 0, &ifinfomsg(ifindex)) {
             Err(error) if refused(&error) == Some(Errno::ENODEV) => {}

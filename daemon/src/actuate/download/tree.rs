@@ -74,7 +74,7 @@ const OF_TBF: u32 = 1;
 
 /// A link on which bulk and background give way.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Ordered {
+pub struct OrderedLink {
     pub ifindex: u32,
     /// They have so much together at most, bytes a second.
     pub most: u64,
@@ -87,7 +87,7 @@ pub struct Tree {
     /// Bytes a second, and of the largest packet, by number.
     limits: BTreeMap<LimitNumber, (u64, u32)>,
     /// And of the largest packet, by the links' numbers.
-    ordered: BTreeMap<u32, (Ordered, u32)>,
+    ordered: BTreeMap<u32, (OrderedLink, u32)>,
     /// Of all that has been asked for: a packet that waits already and is larger than its tbf's burst would wait for ever.
     largest_packet: u32,
     /// From when on what was counted may be looked at again.
@@ -143,7 +143,7 @@ impl Tree {
         &mut self,
         netlink: &mut Netlink,
         limits: &[RateLimit],
-        ordered: &BTreeMap<u32, Ordered>,
+        ordered: &BTreeMap<u32, OrderedLink>,
         largest_packet: u32,
     ) -> Result<()> {
         self.largest_packet = self.largest_packet.max(largest_packet);
@@ -232,7 +232,7 @@ impl Tree {
         &mut self,
         netlink: &mut Netlink,
         limits: &BTreeSet<LimitNumber>,
-        ordered: &BTreeMap<u32, Ordered>,
+        ordered: &BTreeMap<u32, OrderedLink>,
     ) -> Result<()> {
         let over = self.limits.keys().filter(|number| !limits.contains(number));
         let groups = over.map(|number| u32::from(*number));
@@ -270,13 +270,13 @@ impl Tree {
         if began < self.next_look {
             return Ok(None);
         }
-        let counted = self.look(netlink);
+        let counted = self.read_counters(netlink);
         let took = now().saturating_sub(began);
         self.next_look = began + (took * LOOKS_TAKE_ONE_IN).min(LONGEST_BETWEEN_LOOKS);
         counted.map(Some)
     }
 
-    fn look(&self, netlink: &mut Netlink) -> Result<Counted> {
+    fn read_counters(&self, netlink: &mut Netlink) -> Result<Counted> {
         let mut all = Counted::default();
         for (parent, counted) in qdisc::all_counted(netlink, self.ifindex)? {
             // What fq_codel drops is counted above it, too.

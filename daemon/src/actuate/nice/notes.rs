@@ -116,9 +116,9 @@ impl Programs {
 }
 
 /// What hands notes on, and the count of tasks that it left without.
-type Inheritance = ([Link; 2], MapHandle);
+type NoteInheritance = ([Link; 2], MapHandle);
 
-fn load(map: &MapHandle, constants: &Constants, inherits: bool) -> Result<(Programs, Option<Inheritance>)> {
+fn load(map: &MapHandle, constants: &Constants, inherits: bool) -> Result<(Programs, Option<NoteInheritance>)> {
     let mut storage = MaybeUninit::uninit();
     let builder = skeleton::NiceSkelBuilder::default();
     let mut open = explain("open the notes of nice tasks", || builder.open(&mut storage))?;

@@ -21,7 +21,7 @@ const CLASSES: [&str; 4] = ["none", "realtime", "best effort", "idle"];
 const IDLE: u32 = 3 << CLASS_SHIFT;
 
 /// What one thread is to have.
-pub struct Wanted {
+pub struct ThreadSetting {
     pub set: u32,
     pub back: u32,
     pub nice: i32,
@@ -52,7 +52,7 @@ pub fn why_left(policy: u32) -> String {
 /// # Errors
 /// Where the kernel refuses, or something is short.
 pub fn renice(notes: &MapHandle, task: &Task) -> Result<()> {
-    let Some(thread) = Named::open(task.tid, notes)? else {
+    let Some(thread) = NotedThread::open(task.tid, notes)? else {
         return Ok(());
     };
     let wanted = task.wanted();
@@ -65,7 +65,7 @@ pub fn renice(notes: &MapHandle, task: &Task) -> Result<()> {
     }
 }
 
-fn nice(thread: &Named, wanted: &Wanted) -> Result<(), Errno> {
+fn nice(thread: &NotedThread, wanted: &ThreadSetting) -> Result<(), Errno> {
     let found = thread.nice()?;
     if wanted.set & NICE != 0 && found < NICE_19 {
         thread.set_nice(NICE_19, found)?;
@@ -76,7 +76,7 @@ fn nice(thread: &Named, wanted: &Wanted) -> Result<(), Errno> {
     Ok(())
 }
 
-fn io_class(thread: &Named, wanted: &Wanted) -> Result<(), Errno> {
+fn io_class(thread: &NotedThread, wanted: &ThreadSetting) -> Result<(), Errno> {
     let to = match (wanted.set & IO_CLASS != 0, wanted.back & IO_CLASS != 0) {
         (true, _) => IDLE,
         (_, true) => wanted.ioprio,
@@ -90,13 +90,13 @@ fn io_class(thread: &Named, wanted: &Wanted) -> Result<(), Errno> {
 }
 
 /// A thread that has a note.
-struct Named {
+struct NotedThread {
     tid: u32,
     /// None before Linux 6.9, where only main threads can be held.
     held: Option<OwnedFd>,
 }
 
-impl Named {
+impl NotedThread {
     /// None where it has ended, or its number is another's.
     fn open(tid: u32, notes: &MapHandle) -> Result<Option<Self>> {
         let held = match pidfd_of_thread(tid) {

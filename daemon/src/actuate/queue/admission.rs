@@ -20,14 +20,14 @@ use giveway_engine::model::{Cookie, ProcessId, Treatment};
 use giveway_engine::queue::traffic::Refusal;
 use giveway_engine::queue::{BackgroundFlow, Plan};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, ProgramMut};
+use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, MapMut, ProgramMut};
 
 use crate::kernel::bpf::attach_to_tracepoint;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::records::{bytes_of, lookup, record};
 use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::admission as skeleton;
-use crate::kernel::tcx::{self, Way};
+use crate::kernel::tcx::{self, TcxHook};
 use crate::kernel::{cgroup, check_release, now};
 use skeleton::types;
 
@@ -90,11 +90,11 @@ pub struct Shared {
     pub link_config: MapHandle,
     pub queue_events: MapHandle,
     /// For download.bpf.c.
-    pub received: Received,
+    pub received: ReceiveMaps,
 }
 
 /// By which what arrives follows the same decisions as what leaves.
-pub struct Received {
+pub struct ReceiveMaps {
     pub treated_sockets: MapHandle,
     pub early_sockets: MapHandle,
     pub packet_rules: MapHandle,
@@ -116,7 +116,7 @@ pub struct LocalNetwork {
 
 /// What there is to look up, so that a packet looks for nothing else.
 #[derive(Clone, Copy, Default)]
-pub struct Told<'a> {
+pub struct PacketLookups<'a> {
     pub background_flows: usize,
     pub treated_sockets: usize,
     /// Of some processes there is a limit.
@@ -170,33 +170,9 @@ impl Admission {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::AdmissionSkelBuilder::default();
         let mut open = explain("open admission", || builder.open(&mut storage))?;
-        let constants = open.maps.rodata_data.as_deref_mut();
-        let constants = constants.context("admission has no constants")?;
-        constants.netns_inum = netns_inum;
-        constants.nice_makers = match &nice {
-            Nice::ByUsers => types::gw_nice_makers::GW_NICE_BY_USERS,
-            Nice::Noted(_) => types::gw_nice_makers::GW_NICE_NOTED,
-            Nice::ByAnybody => types::gw_nice_makers::GW_NICE_BY_ANYBODY,
-        };
-        constants.has_records = records.is_some() && check_release(NOTES_NEED).is_ok();
-        if let Some(records) = records {
-            explain("use what was chosen for tasks", || {
-                open.maps.gw_records_3.reuse_fd(records)
-            })?;
-        }
-        if let Nice::Noted(notes) = nice {
-            explain("use the notes of nice tasks", || {
-                open.maps.gw_nice_notes.reuse_fd(notes)
-            })?;
-        }
-        if let Some(requests) = requests {
-            explain("share what was received", || {
-                open.maps.chain_requests.reuse_fd(requests)
-            })?;
-        }
+        configure(&mut open, netns_inum, requests, nice, records)?;
         let skeleton = explain("load admission", || open.load())?;
         let (programs, maps) = (&skeleton.progs, &skeleton.maps);
-        let keep = |map| MapHandle::try_from(map).context("cannot keep a map of admission");
         for rule in rules {
             let (key, value) = rule_of(rule);
             maps.deadline_rules
@@ -204,7 +180,7 @@ impl Admission {
                 .context("cannot pass a [[deadline]] rule to admission")?;
         }
         let at_root = |what: &str, program: &ProgramMut<'_>| {
-            let root = cgroup::Root::open()?;
+            let root = cgroup::CgroupRoot::open()?;
             explain(what, || program.attach_cgroup(root.directory.as_raw_fd()))
         };
         let nice = at_root("mark the sockets of tasks at nice 19", &programs.gw_mark_nice);
@@ -220,16 +196,7 @@ impl Admission {
             link_state: keep(&maps.link_state)?,
             link_config: keep(&maps.link_config)?,
             queue_events: keep(&maps.queue_events)?,
-            received: Received {
-                treated_sockets: keep(&maps.treated_sockets)?,
-                early_sockets: keep(&maps.early_sockets)?,
-                packet_rules: keep(&maps.packet_rules)?,
-                forwarded_treatments: keep(&maps.forwarded_treatments)?,
-                treatment_of_flows: keep(&maps.treatment_of_flows)?,
-                link_config: keep(&maps.link_config)?,
-                download_ports: keep(&maps.download_ports)?,
-                local_networks: keep(&maps.local_networks)?,
-            },
+            received: receive_maps(maps)?,
         };
         Ok(Self {
             program: programs.gw_admit.as_fd().try_clone_to_owned()?,
@@ -264,7 +231,7 @@ impl Admission {
     }
 
     /// What both programs go by from now on, on the link of this number. None: there is none, every packet passes.
-    pub fn configure(&self, number: u32, plan: Option<(&Plan, Told<'_>)>) -> Result<()> {
+    pub fn configure(&self, number: u32, plan: Option<(&Plan, PacketLookups<'_>)>) -> Result<()> {
         let mut config = plan.map(|(plan, _)| config_of(plan)).unwrap_or_default();
         let told = plan.map(|(_, told)| told).unwrap_or_default();
         config.number = number;
@@ -297,7 +264,7 @@ impl Admission {
     /// Attaches it to this interface, behind whatever else is attached there.
     pub fn attach(&mut self, ifindex: u32) -> Result<()> {
         if self.is_on(ifindex) != Some(true) {
-            let attached = tcx::attach(self.program.as_fd(), ifindex, Way::Out)?;
+            let attached = tcx::attach(self.program.as_fd(), ifindex, TcxHook::Egress)?;
             self.attached.insert(ifindex, attached);
         }
         Ok(())
@@ -439,4 +406,56 @@ impl Shared {
             ("queue_events", self.queue_events.as_fd()),
         ]
     }
+}
+
+/// What it is loaded with.
+fn configure(
+    open: &mut skeleton::OpenAdmissionSkel<'_>,
+    netns_inum: u32,
+    requests: Option<BorrowedFd<'_>>,
+    nice: Nice<'_>,
+    records: Option<BorrowedFd<'_>>,
+) -> Result<()> {
+    let constants = open.maps.rodata_data.as_deref_mut();
+    let constants = constants.context("admission has no constants")?;
+    constants.netns_inum = netns_inum;
+    constants.nice_makers = match &nice {
+        Nice::ByUsers => types::gw_nice_makers::GW_NICE_BY_USERS,
+        Nice::Noted(_) => types::gw_nice_makers::GW_NICE_NOTED,
+        Nice::ByAnybody => types::gw_nice_makers::GW_NICE_BY_ANYBODY,
+    };
+    constants.has_records = records.is_some() && check_release(NOTES_NEED).is_ok();
+    if let Some(records) = records {
+        explain("use what was chosen for tasks", || {
+            open.maps.gw_records_3.reuse_fd(records)
+        })?;
+    }
+    if let Nice::Noted(notes) = nice {
+        explain("use the notes of nice tasks", || {
+            open.maps.gw_nice_notes.reuse_fd(notes)
+        })?;
+    }
+    if let Some(requests) = requests {
+        explain("share what was received", || {
+            open.maps.chain_requests.reuse_fd(requests)
+        })?;
+    }
+    Ok(())
+}
+
+fn keep(map: &MapMut<'_>) -> Result<MapHandle> {
+    MapHandle::try_from(map).context("cannot keep a map of admission")
+}
+
+fn receive_maps(maps: &skeleton::AdmissionMaps<'_>) -> Result<ReceiveMaps> {
+    Ok(ReceiveMaps {
+        treated_sockets: keep(&maps.treated_sockets)?,
+        early_sockets: keep(&maps.early_sockets)?,
+        packet_rules: keep(&maps.packet_rules)?,
+        forwarded_treatments: keep(&maps.forwarded_treatments)?,
+        treatment_of_flows: keep(&maps.treatment_of_flows)?,
+        link_config: keep(&maps.link_config)?,
+        download_ports: keep(&maps.download_ports)?,
+        local_networks: keep(&maps.local_networks)?,
+    })
 }

@@ -10,7 +10,7 @@ use giveway_engine::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refuse
 
 use super::admission::Admission;
 use super::bpf_qdisc::BpfQdisc;
-use super::{BANDS, Link, QueueActuator, htb};
+use super::{BANDS, ManagedLink, QueueActuator, htb};
 use crate::kernel::netlink::Netlink;
 use crate::kernel::now;
 
@@ -40,7 +40,7 @@ impl QueueActuator {
     }
 }
 
-impl Link {
+impl ManagedLink {
     fn counters(
         &mut self,
         netlink: &mut Netlink,

@@ -21,7 +21,7 @@ use crate::kernel::now;
 use crate::kernel::records::{bytes_of, record};
 use crate::kernel::skeletons::admission::types::gw_forwarded_number;
 use crate::kernel::skeletons::forwarded as skeleton;
-use crate::kernel::tcx::{self, Way};
+use crate::kernel::tcx::{self, TcxHook};
 use crate::kernel::uplink::{self, Veth};
 use skeleton::types;
 
@@ -31,7 +31,7 @@ const SENDS_FOR: Duration = Duration::from_secs(60);
 /// Each takes a descriptor.
 const MOST_DEVICES: usize = 256;
 
-pub struct Containers {
+pub struct ForwardedContainers {
     program: OwnedFd,
     /// By interface.
     devices: BTreeMap<u32, Veth>,
@@ -70,7 +70,9 @@ impl QueueActuator {
         if self.containers().is_none()
             && let Some(admission) = &self.admission
         {
-            self.containers = Some(Containers::load(&admission.shared.received.forwarded_treatments));
+            self.containers = Some(ForwardedContainers::load(
+                &admission.shared.received.forwarded_treatments,
+            ));
         }
         let outcome = match self.containers() {
             Some(containers) => containers.follow(devices),
@@ -83,7 +85,7 @@ impl QueueActuator {
     /// Those that send.
     pub fn forwarding(&mut self) -> Result<BTreeSet<u64>> {
         self.containers()
-            .map_or_else(|| Ok(BTreeSet::new()), Containers::sending)
+            .map_or_else(|| Ok(BTreeSet::new()), ForwardedContainers::sending)
     }
 
     /// What is forwarded for this cgroup; None: nothing is said of it.
@@ -91,7 +93,7 @@ impl QueueActuator {
         let Some(containers) = self.containers() else {
             return Ok(());
         };
-        containers.tell(cgroup, told)?;
+        containers.set_treatment(cgroup, told)?;
         self.configure()
     }
 
@@ -100,12 +102,12 @@ impl QueueActuator {
         self.containers.as_ref()?.as_ref().ok()?.receiving()
     }
 
-    fn containers(&mut self) -> Option<&mut Containers> {
+    fn containers(&mut self) -> Option<&mut ForwardedContainers> {
         self.containers.as_mut()?.as_mut().ok()
     }
 }
 
-impl Containers {
+impl ForwardedContainers {
     pub fn load(treatments: &MapHandle) -> Result<Self> {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::ForwardedSkelBuilder::default();
@@ -142,7 +144,7 @@ impl Containers {
             if self.attached.contains_key(ifindex) {
                 continue;
             }
-            match tcx::attach(self.program.as_fd(), *ifindex, Way::In) {
+            match tcx::attach(self.program.as_fd(), *ifindex, TcxHook::Ingress) {
                 Ok(link) => drop(self.attached.insert(*ifindex, link)),
                 // It may have just gone, or descriptors are short for a while.
                 Err(error) => outcome = Err(error.context(format!("interface {ifindex}"))),
@@ -192,7 +194,7 @@ impl Containers {
     }
 
     /// None: nothing is said of it.
-    pub fn tell(&mut self, cgroup: u64, told: Option<Forwarded>) -> Result<()> {
+    pub fn set_treatment(&mut self, cgroup: u64, told: Option<Forwarded>) -> Result<()> {
         let number = match told {
             Some(told) => self.number(cgroup, told)?,
             None => {

@@ -11,7 +11,7 @@ use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
 
 use super::admission::{Admission, LocalNetwork};
-use super::{Link, QueueActuator};
+use super::{ManagedLink, QueueActuator};
 
 /// Never routed (RFC 5771, RFC 4291).
 const OF_EVERY_LINK: [(IpAddr, u8); 3] = [
@@ -26,7 +26,7 @@ impl QueueActuator {
         let Some(admission) = &mut self.admission else {
             return Ok(());
         };
-        let spares = |link: &&Link| link.plan.tuning.spares_local;
+        let spares = |link: &&ManagedLink| link.plan.tuning.spares_local;
         let links: Vec<(u32, String)> = self
             .links
             .values()

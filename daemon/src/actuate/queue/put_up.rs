@@ -5,8 +5,8 @@
 use anyhow::{Context as _, Result, anyhow, ensure};
 use giveway_engine::queue::{Backend, Plan, RootQdisc, Tuning, may_replace};
 
-use super::undo::Before;
-use super::{Link, QueueActuator, htb, is_ours};
+use super::undo::OriginalQueue;
+use super::{ManagedLink, QueueActuator, htb, is_ours};
 use crate::kernel::elsewhere::Identity;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::{qdisc, uplink};
@@ -84,7 +84,7 @@ impl QueueActuator {
                 Some(self.write_down(ifindex, name, plan)?)
             }
         };
-        let link = Link {
+        let link = ManagedLink {
             number,
             name: name.to_owned(),
             plan: plan.clone(),
@@ -115,7 +115,7 @@ impl QueueActuator {
         undone
     }
 
-    fn write_down(&mut self, ifindex: u32, name: &str, plan: &Plan) -> Result<Before> {
+    fn write_down(&mut self, ifindex: u32, name: &str, plan: &Plan) -> Result<OriginalQueue> {
         let device = uplink::device(&mut self.netlink, ifindex)?;
         let root = qdisc::root(&mut self.netlink, ifindex)?;
         ensure!(
@@ -135,7 +135,7 @@ impl QueueActuator {
             "another tool has put the qdisc {} on {name} in place of ours",
             seen.kind
         );
-        let before = Before {
+        let before = OriginalQueue {
             ifindex,
             name: name.to_owned(),
             qdisc: root.qdisc,
@@ -205,7 +205,7 @@ impl QueueActuator {
 
 /// Another tool may have put its own there since it was written down. (What it does from here to the put-up, some microseconds, is not
 /// seen: no call of the kernel's replaces one qdisc and no other.)
-fn check_unchanged(netlink: &mut Netlink, before: &Before) -> Result<()> {
+fn check_unchanged(netlink: &mut Netlink, before: &OriginalQueue) -> Result<()> {
     let Some(root) = qdisc::find_root(netlink, before.ifindex)? else {
         return Ok(());
     };

@@ -10,8 +10,8 @@ use giveway_engine::model::{Cookie, ProcessId, Treatment};
 use giveway_engine::queue::BackgroundFlow;
 
 use super::QueueActuator;
-use super::admission::Told;
-use super::forwarded::Containers;
+use super::admission::PacketLookups;
+use super::forwarded::ForwardedContainers;
 
 impl QueueActuator {
     /// What its class says of a socket; None: nothing.
@@ -62,9 +62,9 @@ impl QueueActuator {
         };
         let is_limited = |treatment: &Treatment| !treatment.limits.is_none();
         let containers = self.containers.as_ref().and_then(|loaded| loaded.as_ref().ok());
-        let forwards = containers.is_some_and(Containers::is_attached);
-        let limits_containers = containers.is_some_and(Containers::are_limited);
-        let told = Told {
+        let forwards = containers.is_some_and(ForwardedContainers::is_attached);
+        let limits_containers = containers.is_some_and(ForwardedContainers::are_limited);
+        let told = PacketLookups {
             background_flows: self.background.len(),
             treated_sockets: self.treated.len(),
             limits_processes: self.treated_processes.values().any(is_limited),

@@ -11,8 +11,8 @@ use super::segments::{SINGLE_SEGMENTS, set_gso_max_segments};
 use super::{HANDLE, QueueActuator, is_ours};
 use crate::actuate::{download, upload};
 use crate::journal::Entry;
-use crate::journal::register::{JournalFile, Undo};
-use crate::kernel::elsewhere::{self, Identity, Whereabouts};
+use crate::journal::register::{JournalFile, UndoHandler};
+use crate::kernel::elsewhere::{self, Identity, InterfaceLocation};
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::netlink::{NLM_F_CREATE, NLM_F_REPLACE, Netlink, RTM_DELQDISC, RTM_NEWQDISC, refused};
 use crate::kernel::qdisc::{self, Qdisc, ROOT, tcmsg};
@@ -20,7 +20,7 @@ use crate::kernel::uplink;
 
 /// What a device's queue was before it was touched.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Before {
+pub struct OriginalQueue {
     pub ifindex: u32,
     pub name: String,
     pub qdisc: Qdisc,
@@ -33,7 +33,7 @@ pub struct Before {
     pub identity: Option<Identity>,
 }
 
-pub const UNDO: Undo = Undo::of::<Before>(JournalFile::Queue);
+pub const UNDO: UndoHandler = UndoHandler::of::<OriginalQueue>(JournalFile::Queue);
 
 fn of_earlier_versions() -> bool {
     true
@@ -41,7 +41,7 @@ fn of_earlier_versions() -> bool {
 
 impl QueueActuator {
     /// Puts back what was there, and journals no more than what is still to be.
-    pub(super) fn undo(&mut self, before: Option<&Before>) -> Result<()> {
+    pub(super) fn undo(&mut self, before: Option<&OriginalQueue>) -> Result<()> {
         let Some(before) = before else { return Ok(()) };
         let undone = before.put_back(false);
         match &undone {
@@ -90,7 +90,7 @@ impl QueueActuator {
     }
 
     fn shorten_journal(&mut self) -> Result<()> {
-        let kept: Vec<&Before> = self
+        let kept: Vec<&OriginalQueue> = self
             .links
             .values()
             .filter_map(|link| link.before.as_ref())
@@ -103,7 +103,7 @@ impl QueueActuator {
     }
 }
 
-impl Entry for Before {
+impl Entry for OriginalQueue {
     fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
         let context = || {
             format!(
@@ -144,29 +144,29 @@ pub fn take_down_unjournalled() -> Result<Vec<String>> {
     Ok(lines)
 }
 
-fn put_back(netlink: &mut Netlink, before: &Before, dry_run: bool) -> Result<Vec<String>> {
+fn put_back(netlink: &mut Netlink, before: &OriginalQueue, dry_run: bool) -> Result<Vec<String>> {
     let found = match &before.identity {
         Some(identity) => identity.find(netlink, before.ifindex)?,
-        None => Whereabouts::Here(before.ifindex),
+        None => InterfaceLocation::Here(before.ifindex),
     };
     let name = &before.name;
     match found {
-        Whereabouts::Here(ifindex) => put_back_here(
+        InterfaceLocation::Here(ifindex) => put_back_here(
             netlink,
-            &Before {
+            &OriginalQueue {
                 ifindex,
                 ..before.clone()
             },
             dry_run,
         ),
         // It left its queue behind.
-        Whereabouts::There { .. } if !before.limits_segments => Ok(Vec::new()),
-        Whereabouts::There {
+        InterfaceLocation::There { .. } if !before.limits_segments => Ok(Vec::new()),
+        InterfaceLocation::There {
             namespace,
             ifindex,
             name: there,
         } => {
-            let moved = Before {
+            let moved = OriginalQueue {
                 ifindex,
                 ..before.clone()
             };
@@ -182,11 +182,11 @@ fn put_back(netlink: &mut Netlink, before: &Before, dry_run: bool) -> Result<Vec
             Ok(put_back.into_iter().map(in_its_place).collect())
         }
         // It took everything with it.
-        Whereabouts::Gone => Ok(Vec::new()),
+        InterfaceLocation::Gone => Ok(Vec::new()),
     }
 }
 
-fn put_back_here(netlink: &mut Netlink, before: &Before, dry_run: bool) -> Result<Vec<String>> {
+fn put_back_here(netlink: &mut Netlink, before: &OriginalQueue, dry_run: bool) -> Result<Vec<String>> {
     let device = match uplink::device(netlink, before.ifindex) {
         Err(error) if refused(&error) == Some(Errno::ENODEV) => return Ok(Vec::new()),
         device => device?,
@@ -211,8 +211,8 @@ fn put_back_here(netlink: &mut Netlink, before: &Before, dry_run: bool) -> Resul
     Ok(undone)
 }
 
-fn restore(netlink: &mut Netlink, before: &Before) -> Result<()> {
-    let Before { ifindex, qdisc, .. } = before;
+fn restore(netlink: &mut Netlink, before: &OriginalQueue) -> Result<()> {
+    let OriginalQueue { ifindex, qdisc, .. } = before;
     if qdisc.handle == 0 {
         // The kernel puts its default there.
         netlink.change(RTM_DELQDISC, 0, &tcmsg(*ifindex, HANDLE, ROOT))?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::actuate::thread::{self, Changed};
+use crate::actuate::thread::{self, ThreadChange};
 use crate::journal::Journal;
 use crate::kernel::process::Handle;
 use crate::kernel::tasks::Tasks;
@@ -19,16 +19,16 @@ use crate::place::Place;
 
 pub struct NapiThreads {
     tasks: Arc<Tasks>,
-    journal: Journal<Changed>,
+    journal: Journal<ThreadChange>,
     /// By number.
-    raised: BTreeMap<u32, Raised>,
+    raised: BTreeMap<u32, RaisedNapiThread>,
     /// While raised, by all of them so far.
     used: Duration,
 }
 
-struct Raised {
+struct RaisedNapiThread {
     process: Handle,
-    changed: Changed,
+    changed: ThreadChange,
     /// Its CPU time when it was counted last.
     counted: Duration,
 }
@@ -61,7 +61,7 @@ impl NapiThreads {
         if let Some(changed) = change {
             // However that went: what was begun is taken back.
             let counted = process.cpu();
-            let raised = Raised {
+            let raised = RaisedNapiThread {
                 process,
                 changed,
                 counted,

@@ -21,10 +21,10 @@ use nix::net::if_::if_indextoname;
 use serde::{Deserialize, Serialize};
 
 use crate::interface::Interface;
-use crate::journal::register::{JournalFile, Undo};
+use crate::journal::register::{JournalFile, UndoHandler};
 use crate::journal::{Entry, Journal};
 use crate::kernel::calls::mount_apart;
-use crate::kernel::elsewhere::{self, Identity, Whereabouts};
+use crate::kernel::elsewhere::{self, Identity, InterfaceLocation};
 use crate::kernel::netlink::Netlink;
 
 /// A file of the kernel's that was written to.
@@ -41,7 +41,7 @@ pub struct Setting {
     ours: String,
 }
 
-pub const UNDO: Undo = Undo::of::<Setting>(JournalFile::Settings);
+pub const UNDO: UndoHandler = UndoHandler::of::<Setting>(JournalFile::Settings);
 
 const SYSFS: &str = "/sys";
 const BUSY_POLL: [&str; 2] = ["/proc/sys/net/core/busy_read", "/proc/sys/net/core/busy_poll"];
@@ -230,12 +230,12 @@ impl Entry for Setting {
     fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
         let found = match (self.ifindex, &self.identity) {
             (Some(ifindex), Some(identity)) => identity.find(&mut Netlink::open()?, ifindex)?,
-            (Some(ifindex), None) => Whereabouts::Here(ifindex),
+            (Some(ifindex), None) => InterfaceLocation::Here(ifindex),
             (None, _) => return self.put_back_here(None, dry_run),
         };
         match found {
-            Whereabouts::Here(ifindex) => self.put_back_here(Some(ifindex), dry_run),
-            Whereabouts::There {
+            InterfaceLocation::Here(ifindex) => self.put_back_here(Some(ifindex), dry_run),
+            InterfaceLocation::There {
                 namespace,
                 ifindex,
                 name,
@@ -250,7 +250,7 @@ impl Entry for Setting {
                     )
                 })
             }
-            Whereabouts::Gone => Ok(Vec::new()),
+            InterfaceLocation::Gone => Ok(Vec::new()),
         }
     }
 }

@@ -18,7 +18,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, ProgramMut};
 
 use super::SocketActuator;
-use super::walk::Walk;
+use super::walk::SocketWalk;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::records::bytes_of;
@@ -26,7 +26,7 @@ use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::cap as skeleton;
 use crate::kernel::{cgroup, check_requirements, shown_errno};
 use crate::place::Place;
-use marks::Capped;
+use marks::CapEntry;
 use skeleton::types;
 
 pub mod ease;
@@ -72,7 +72,7 @@ pub use types::gw_new_capped as NewCapped;
 
 /// The loaded programs. Dropping it takes them out of the kernel, but lifts no cap: `revert` does.
 pub struct CapActuator {
-    walk: Walk,
+    walk: SocketWalk,
     netns_inum: u32,
     new_connections: Result<Link>,
     new_caps: MapHandle,
@@ -81,7 +81,7 @@ pub struct CapActuator {
     ease: Result<ease::Ease>,
     marks: MapHandle,
     /// None outside a daemon.
-    journal: Option<Journal<Capped>>,
+    journal: Option<Journal<CapEntry>>,
     /// The pinned marks, or why the marks do not outlive this process, so that caps are undone by value.
     marks_id: Result<u32>,
 }
@@ -121,7 +121,7 @@ impl CapActuator {
         let (programs, maps) = (&skeleton.progs, &skeleton.maps);
         let keep = |map| MapHandle::try_from(map).context("cannot keep a map of the cap programs");
         Ok(Self {
-            walk: Walk::new(
+            walk: SocketWalk::new(
                 explain("attach the cap iterator", || programs.gw_apply_caps.attach())?,
                 keep(&maps.wanted_caps)?,
             ),
@@ -149,9 +149,9 @@ impl CapActuator {
         };
         let mut caps = caps.filter(|cap| *cap < UNLIMITED).peekable();
         match self.marks_id {
-            Ok(map_id) if caps.peek().is_some() => journal.add(&[Capped::Marked { map_id }]),
+            Ok(map_id) if caps.peek().is_some() => journal.add(&[CapEntry::Marked { map_id }]),
             Ok(_) => Ok(()),
-            Err(_) => journal.add(&caps.map(Capped::Value).collect::<Vec<_>>()),
+            Err(_) => journal.add(&caps.map(CapEntry::Value).collect::<Vec<_>>()),
         }
     }
 
@@ -223,7 +223,7 @@ impl CapActuator {
     /// Caps no new connections any more and undoes what is marked, whatever the socket's state, listeners included: as
     /// after a death, so that nothing is left by one way that the other finds. The journal stays: it names the marks of
     /// every setting.
-    pub fn lift_all(&mut self) -> Result<Vec<lift::Found>> {
+    pub fn lift_all(&mut self) -> Result<Vec<lift::TreatedSocket>> {
         self.publish_new(0, &[])?;
         let mut found = lift::Lift::open(self.netns_inum, Some(&self.marks), false)?.run(&[])?;
         // A newer giveway's are its own.
@@ -296,7 +296,7 @@ pub fn rtt_floors_us() -> Vec<u32> {
 }
 
 pub fn attach_to_root_cgroup(program: &ProgramMut<'_>) -> Result<Link> {
-    let root = cgroup::Root::open()?;
+    let root = cgroup::CgroupRoot::open()?;
     explain("attach to the root cgroup", || {
         program.attach_cgroup(root.directory.as_raw_fd())
     })

@@ -17,9 +17,9 @@ use libbpf_rs::{MapCore as _, MapHandle};
 
 use super::SocketActuator;
 use super::cap::lift::put_back;
-use super::cap::marks::{self, Capped};
+use super::cap::marks::{self, CapEntry};
 use super::lbe::{self, Lbe};
-use super::walk::Walk;
+use super::walk::SocketWalk;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::records::text;
@@ -31,11 +31,11 @@ use skeleton::types;
 
 struct ControlActuator {
     netns_inum: u32,
-    walk: Walk,
+    walk: SocketWalk,
     marks: MapHandle,
     /// Of the marks.
     map_id: u32,
-    journal: Journal<Capped>,
+    journal: Journal<CapEntry>,
     /// The last to go: sockets that still have it keep it.
     lbe: Lbe,
 }
@@ -64,7 +64,7 @@ pub fn open(place: &Place, local_waits: &MapHandle) -> Result<Box<dyn SocketActu
         MapHandle::try_from(&skeleton.maps.wanted_controls).context("cannot keep the wanted congestion controls")?;
     Ok(Box::new(ControlActuator {
         netns_inum: place.netns_inum(),
-        walk: Walk::new(apply, wanted),
+        walk: SocketWalk::new(apply, wanted),
         marks,
         map_id,
         journal: Journal::at(place.journal(marks::UNDO.file)),
@@ -82,11 +82,9 @@ impl SocketActuator for ControlActuator {
             return Ok(Vec::new());
         }
         let map_id = self.map_id;
-        self.journal.add(&[Capped::Marked { map_id }])?;
+        self.journal.add(&[CapEntry::Marked { map_id }])?;
         let wanted = wanted.iter().map(|(cookie, value)| (*cookie, control(value)));
-        let (told, gone) = self.walk.run(wanted.collect(), of)?;
-        let gone = gone.into_iter().map(|cookie| (cookie, Outcome::Gone));
-        Ok(told.iter().map(outcome).chain(gone).collect())
+        self.walk.apply(wanted.collect(), outcome)
     }
 
     fn revert(&mut self) -> Result<usize> {
@@ -107,10 +105,6 @@ fn control(value: &Value) -> types::gw_control {
     control
 }
 
-fn of(o: &types::gw_control_outcome) -> Cookie {
-    Cookie(o.cookie)
-}
-
 fn outcome(o: &types::gw_control_outcome) -> (Cookie, Outcome) {
     let outcome = match o.kind {
         types::gw_outcome_kind::GW_APPLIED | types::gw_outcome_kind::GW_UNCHANGED => Outcome::Applied,
@@ -121,5 +115,5 @@ fn outcome(o: &types::gw_control_outcome) -> (Cookie, Outcome) {
             errno: shown_errno(-o.error),
         },
     };
-    (of(o), outcome)
+    (Cookie(o.cookie), outcome)
 }

@@ -17,8 +17,8 @@ use libbpf_rs::{MapCore as _, MapHandle};
 
 use super::SocketActuator;
 use super::cap::lift::put_back;
-use super::cap::marks::{self, Capped};
-use super::walk::Walk;
+use super::cap::marks::{self, CapEntry};
+use super::walk::SocketWalk;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::shown_errno;
@@ -32,12 +32,12 @@ const MOST: u64 = u32::MAX as u64 - 1;
 
 pub struct PaceActuator {
     netns_inum: u32,
-    walk: Walk,
+    walk: SocketWalk,
     marks: MapHandle,
     /// Of the marks.
     map_id: u32,
     /// None outside a daemon.
-    journal: Option<Journal<Capped>>,
+    journal: Option<Journal<CapEntry>>,
 }
 
 pub fn open(place: &Place, _: &MapHandle) -> Result<Box<dyn SocketActuator>> {
@@ -68,7 +68,7 @@ impl PaceActuator {
         let wanted = MapHandle::try_from(&skeleton.maps.wanted_rates).context("cannot keep the wanted pacing rates")?;
         Ok(Self {
             netns_inum,
-            walk: Walk::new(apply, wanted),
+            walk: SocketWalk::new(apply, wanted),
             marks,
             map_id,
             journal: None,
@@ -86,12 +86,10 @@ impl SocketActuator for PaceActuator {
             return Ok(Vec::new());
         }
         if let Some(journal) = &mut self.journal {
-            journal.add(&[Capped::Marked { map_id: self.map_id }])?;
+            journal.add(&[CapEntry::Marked { map_id: self.map_id }])?;
         }
         let wanted = wanted.iter().map(|(cookie, value)| (*cookie, rate(value)));
-        let (told, gone) = self.walk.run(wanted.collect(), of)?;
-        let gone = gone.into_iter().map(|cookie| (cookie, Outcome::Gone));
-        Ok(told.iter().map(outcome).chain(gone).collect())
+        self.walk.apply(wanted.collect(), outcome)
     }
 
     fn revert(&mut self) -> Result<usize> {
@@ -107,10 +105,6 @@ fn rate(value: &Value) -> types::gw_rate {
     types::gw_rate { bytes_per_s }
 }
 
-fn of(o: &types::gw_rate_outcome) -> Cookie {
-    Cookie(o.cookie)
-}
-
 fn outcome(o: &types::gw_rate_outcome) -> (Cookie, Outcome) {
     let outcome = match o.kind {
         types::gw_outcome_kind::GW_APPLIED | types::gw_outcome_kind::GW_UNCHANGED => Outcome::Applied,
@@ -121,5 +115,5 @@ fn outcome(o: &types::gw_rate_outcome) -> (Cookie, Outcome) {
             errno: shown_errno(-o.error),
         },
     };
-    (of(o), outcome)
+    (Cookie(o.cookie), outcome)
 }

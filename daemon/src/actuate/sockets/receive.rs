@@ -19,8 +19,8 @@ use libbpf_rs::{Link, MapCore as _, MapHandle};
 use super::SocketActuator;
 use super::cap::attach_to_root_cgroup;
 use super::cap::lift::put_back;
-use super::cap::marks::{self, Capped};
-use super::walk::Walk;
+use super::cap::marks::{self, CapEntry};
+use super::walk::SocketWalk;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::ring::Ring;
@@ -36,12 +36,12 @@ const LOST_AT_ONCE: usize = 256;
 
 pub struct ReceiveActuator {
     netns_inum: u32,
-    walk: Walk,
+    walk: SocketWalk,
     marks: MapHandle,
     /// Of the marks.
     map_id: u32,
     /// None outside a daemon.
-    journal: Option<Journal<Capped>>,
+    journal: Option<Journal<CapEntry>>,
     lost: Ring<types::gw_receiver_lost>,
     /// While it is there the kernel asks.
     offer: Option<Link>,
@@ -81,7 +81,7 @@ impl ReceiveActuator {
             .context("cannot keep the names of those that are to give way")?;
         Ok(Self {
             netns_inum,
-            walk: Walk::new(apply, wanted),
+            walk: SocketWalk::new(apply, wanted),
             marks,
             map_id,
             journal: None,
@@ -112,12 +112,10 @@ impl SocketActuator for ReceiveActuator {
             return Ok(Vec::new());
         }
         if let Some(journal) = &mut self.journal {
-            journal.add(&[Capped::Marked { map_id: self.map_id }])?;
+            journal.add(&[CapEntry::Marked { map_id: self.map_id }])?;
         }
         let named = |(cookie, value): &(Cookie, Value)| (*cookie, types::gw_receiver_wanted { window: wish(value) });
-        let (told, gone) = self.walk.run(wanted.iter().map(named).collect(), of)?;
-        let gone = gone.into_iter().map(|cookie| (cookie, Outcome::Gone));
-        Ok(told.iter().map(outcome).chain(gone).collect())
+        self.walk.apply(wanted.iter().map(named).collect(), outcome)
     }
 
     fn revert(&mut self) -> Result<usize> {
@@ -143,10 +141,6 @@ fn wish(value: &Value) -> u32 {
     wish.0
 }
 
-fn of(o: &types::gw_receiver_outcome) -> Cookie {
-    Cookie(o.cookie)
-}
-
 fn outcome(o: &types::gw_receiver_outcome) -> (Cookie, Outcome) {
     let outcome = match o.kind {
         types::gw_outcome_kind::GW_APPLIED => Outcome::Applied,
@@ -154,5 +148,5 @@ fn outcome(o: &types::gw_receiver_outcome) -> (Cookie, Outcome) {
             errno: shown_errno(-o.error),
         },
     };
-    (of(o), outcome)
+    (Cookie(o.cookie), outcome)
 }

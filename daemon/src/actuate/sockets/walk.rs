@@ -6,20 +6,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result};
 use giveway_engine::model::Cookie;
+use giveway_engine::sockets::setting::Outcome;
 use libbpf_rs::{ErrorKind, Link, MapCore as _, MapFlags, MapHandle};
 
 use crate::kernel::records::{Record, bytes_of};
-use crate::kernel::walker::{self, Sockets};
+use crate::kernel::walker::{self, SocketProtocol};
 
 /// The map holds so many; what is more has another walk.
 pub const AT_ONCE: usize = 65_536;
 
-pub struct Walk {
+pub struct SocketWalk {
     program: Link,
     pub(super) wanted: MapHandle,
 }
 
-impl Walk {
+impl SocketWalk {
     pub fn new(program: Link, wanted: MapHandle) -> Self {
         Self { program, wanted }
     }
@@ -30,14 +31,14 @@ impl Walk {
         wanted: BTreeMap<Cookie, W>,
         of: impl Fn(&O) -> Cookie,
     ) -> Result<(Vec<O>, Vec<Cookie>)> {
-        walker::check(Sockets::Tcp)?;
+        walker::check(SocketProtocol::Tcp)?;
         let wanted: Vec<(Cookie, W)> = wanted.into_iter().collect();
         let (mut told, mut gone) = (Vec::with_capacity(wanted.len()), Vec::new());
         for some in wanted.chunks(AT_ONCE) {
             let before = told.len();
             let walked = self
                 .stage(some)
-                .and_then(|()| walker::run(&self.program, Sockets::Tcp, |o| told.push(o)));
+                .and_then(|()| walker::run(&self.program, SocketProtocol::Tcp, |o| told.push(o)));
             // What stayed there would be written by the next walk, whoever asks for that, and by one that was given up.
             let unstaged = self.unstage(some);
             walked.and(unstaged)?;
@@ -49,6 +50,17 @@ impl Walk {
             );
         }
         Ok((told, gone))
+    }
+
+    /// The same, with an outcome for each.
+    pub fn apply<W: Record, O: Record>(
+        &mut self,
+        wanted: BTreeMap<Cookie, W>,
+        outcome: impl Fn(&O) -> (Cookie, Outcome),
+    ) -> Result<Vec<(Cookie, Outcome)>> {
+        let (told, gone) = self.run(wanted, |of| outcome(of).0)?;
+        let gone = gone.into_iter().map(|cookie| (cookie, Outcome::Gone));
+        Ok(told.iter().map(&outcome).chain(gone).collect())
     }
 
     fn stage<W: Record>(&self, wanted: &[(Cookie, W)]) -> Result<()> {

@@ -12,32 +12,32 @@ use nix::errno::Errno;
 use super::attributes::cpus_of;
 use crate::kernel::calls::{CapabilitySet, effective_capabilities};
 use crate::kernel::online_cpus;
-use crate::kernel::tasks::Share;
+use crate::kernel::tasks::RealtimeGroup;
 
 /// What takes a path to find out, or to open.
-struct Machine {
+struct SchedulerLimits {
     rt_runtime_us: Option<File>,
     online_cpus: usize,
-    own_share: Option<Share>,
+    own_share: Option<RealtimeGroup>,
 }
 
-static MACHINE: OnceLock<Machine> = OnceLock::new();
+static MACHINE: OnceLock<SchedulerLimits> = OnceLock::new();
 
 /// What decides whether a thread may have real time; None where this kernel has no such thing.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Surroundings {
+pub struct GrantConditions {
     pub may_set: bool,
     /// sched_rt_runtime_us; -1 is no limit.
     pub rt_runtime_us: Option<i64>,
     /// The thread's group, where that is not the root of cgroup v2.
-    pub share: Option<Share>,
+    pub share: Option<RealtimeGroup>,
     /// The CPUs that it may use, and those that are online.
     pub cpus: (usize, usize),
 }
 
-impl Surroundings {
+impl GrantConditions {
     /// Of a thread with this share, as they are now. After [`prepare`] it opens no file.
-    pub fn of(tid: u32, share: Option<Share>) -> Self {
+    pub fn of(tid: u32, share: Option<RealtimeGroup>) -> Self {
         let machine = machine(|| None);
         Self {
             may_set: effective_capabilities().is_ok_and(|held| held.contains(CapabilitySet::SYS_NICE)),
@@ -55,12 +55,12 @@ impl Surroundings {
 }
 
 /// Call it before this thread comes before others. `own_share`: of this process.
-pub fn prepare(own_share: impl FnOnce() -> Option<Share>) {
+pub fn prepare(own_share: impl FnOnce() -> Option<RealtimeGroup>) {
     machine(own_share);
 }
 
-fn machine(own_share: impl FnOnce() -> Option<Share>) -> &'static Machine {
-    MACHINE.get_or_init(|| Machine {
+fn machine(own_share: impl FnOnce() -> Option<RealtimeGroup>) -> &'static SchedulerLimits {
+    MACHINE.get_or_init(|| SchedulerLimits {
         rt_runtime_us: File::open("/proc/sys/kernel/sched_rt_runtime_us").ok(),
         online_cpus: online_cpus(),
         own_share: own_share(),
@@ -74,7 +74,7 @@ fn number(file: &File) -> Option<i64> {
 }
 
 /// The refusal of a policy, in words.
-pub fn explain(errno: Errno, policy: Policy, around: &Surroundings) -> String {
+pub fn explain(errno: Errno, policy: Policy, around: &GrantConditions) -> String {
     let is_deadline = matches!(policy, Policy::Deadline { .. });
     let why = match errno {
         Errno::ESRCH => "it has ended".to_owned(),
@@ -99,7 +99,7 @@ pub fn explain(errno: Errno, policy: Policy, around: &Surroundings) -> String {
     format!("the kernel refused it: {why}")
 }
 
-fn not_permitted(is_deadline: bool, around: &Surroundings) -> String {
+fn not_permitted(is_deadline: bool, around: &GrantConditions) -> String {
     if !around.may_set {
         return "giveway has no CAP_SYS_NICE; run it as root, or give its service AmbientCapabilities=CAP_SYS_NICE"
             .to_owned();
@@ -116,11 +116,11 @@ fn not_permitted(is_deadline: bool, around: &Surroundings) -> String {
         );
     }
     match &around.share {
-        Some(Share::V1 { group, runtime_us: 0 }) => format!(
+        Some(RealtimeGroup::V1 { group, runtime_us: 0 }) => format!(
             "its group {group} of cgroup v1 has no real-time CPU time (RT_GROUP_SCHED); write some into its \
              cpu.rt_runtime_us and into those above it, or boot with rt_group_sched=0"
         ),
-        Some(Share::V2 { group }) => format!(
+        Some(RealtimeGroup::V2 { group }) => format!(
             "this kernel is built with RT_GROUP_SCHED, under which only the root group of cgroup v2's `cpu` controller \
              may have real time, and it is in {group}; boot with rt_group_sched=0, or switch the controller off there"
         ),
@@ -142,8 +142,8 @@ mod tests {
         period: Duration::from_millis(10),
     };
 
-    fn usual() -> Surroundings {
-        Surroundings {
+    fn usual() -> GrantConditions {
+        GrantConditions {
             may_set: true,
             rt_runtime_us: Some(950_000),
             share: None,
@@ -152,14 +152,14 @@ mod tests {
     }
 
     #[track_caller]
-    fn says(errno: Errno, policy: Policy, around: &Surroundings, word: &str) {
+    fn says(errno: Errno, policy: Policy, around: &GrantConditions, word: &str) {
         let line = explain(errno, policy, around);
         assert!(line.contains(word) && !line.contains('\n'), "{line}");
     }
 
     #[test]
     fn a_missing_capability_is_named() {
-        let around = Surroundings {
+        let around = GrantConditions {
             may_set: false,
             ..usual()
         };
@@ -168,8 +168,8 @@ mod tests {
 
     #[test]
     fn a_group_of_version_1_without_real_time_is_named() {
-        let around = Surroundings {
-            share: Some(Share::V1 {
+        let around = GrantConditions {
+            share: Some(RealtimeGroup::V1 {
                 group: "/robot".to_owned(),
                 runtime_us: 0,
             }),
@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn a_group_of_version_2_that_can_have_none_is_named() {
-        let around = Surroundings {
-            share: Some(Share::V2 {
+        let around = GrantConditions {
+            share: Some(RealtimeGroup::V2 {
                 group: "/system.slice".to_owned(),
             }),
             ..usual()
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn real_time_that_is_switched_off_is_named() {
-        let around = Surroundings {
+        let around = GrantConditions {
             rt_runtime_us: Some(0),
             ..usual()
         };
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_deadline_on_some_cpus_only_is_named() {
-        let around = Surroundings {
+        let around = GrantConditions {
             cpus: (1, 2),
             ..usual()
         };

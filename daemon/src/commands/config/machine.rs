@@ -16,7 +16,7 @@ use nix::net::if_::if_nametoindex;
 
 use crate::actuate::filters;
 use crate::actuate::queue::is_ours;
-use crate::interface::{Choice, Found};
+use crate::interface::{Choice, ManagedLinks};
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::types::Types;
@@ -29,14 +29,14 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// What is told, and which of it does not hold here.
 #[derive(Default)]
-pub struct Machine {
+pub struct MachineCheck {
     pub lines: Vec<String>,
     pub missing: Vec<String>,
 }
 
-impl Machine {
+impl MachineCheck {
     /// With these rules.
-    pub fn look(config: &Config, rules: &Rules) -> Self {
+    pub fn run(config: &Config, rules: &Rules) -> Self {
         let mut this = Self::default();
         if let Err(error) = check_requirements() {
             this.missing.push(format!("giveway does not start here: {error:#}"));
@@ -65,7 +65,7 @@ impl Machine {
         this
     }
 
-    fn links(&mut self, config: &Config, rules: &Rules, choice: &Choice, found: &Found) {
+    fn links(&mut self, config: &Config, rules: &Rules, choice: &Choice, found: &ManagedLinks) {
         if found.links.is_empty() {
             self.missing.push(format!("nothing is managed now: {choice}"));
         }
@@ -76,7 +76,7 @@ impl Machine {
         };
         let mut uplinks = Vec::new();
         for (ifindex, name) in &found.links {
-            match uplink::look(&mut netlink, *ifindex, name, is_ours) {
+            match uplink::read(&mut netlink, *ifindex, name, is_ours) {
                 Ok(uplink) => uplinks.push(uplink),
                 Err(error) => self.missing.push(format!("{name}: {error:#}")),
             }
@@ -104,39 +104,7 @@ impl Machine {
             self.missing.extend(decided_before(&mut netlink, &found.links));
         }
         for link in views(config, rules, uplinks) {
-            let name = &link.interface;
-            let plan = link
-                .queue
-                .in_force
-                .as_ref()
-                .filter(|plan| plan.backend != Backend::None);
-            let would = match plan {
-                Some(plan) => plan.shown(),
-                None if link.queue.waits => "no queue until there is something to hold".to_owned(),
-                None => "no queue of giveway's".to_owned(),
-            };
-            self.lines.push(format!("{name}: {would}: {}", link.queue.why));
-            let takes_out = link.queue.waits || plan.is_some_and(|plan| plan.backend == Backend::Htb);
-            if let Some(mbit) = link.download_rate_mbit {
-                self.lines.push(format!(
-                    "{name}: bulk and background downloads yield, within {:.0}% of {mbit} Mbit/s",
-                    PART * 100.0
-                ));
-            }
-            if spares_local(config, name) && !takes_out && link.download_rate_mbit.is_none() {
-                self.missing.push(format!(
-                    "local = \"unlimited\" does nothing on {name}: that takes htb with a known rate, as by rate_mbit ({})",
-                    link.queue.why
-                ));
-            }
-            let paces = plan.is_some_and(|plan| plan.tuning.rate_bytes_per_s.is_some());
-            let is_promised = !config.deadline.is_empty() || !config.chain.is_empty();
-            if is_promised && !paces {
-                self.missing.push(format!(
-                    "[[deadline]] promises nothing on {name}: that takes a queue with a known rate ({})",
-                    link.queue.why
-                ));
-            }
+            self.link(config, &link);
         }
         if config.queue.backend == BackendName::Qdisc
             && let Err(why) = Types::load().bpf_qdisc()
@@ -144,6 +112,43 @@ impl Machine {
             self.missing.push(format!(
                 "[queue] backend = \"qdisc\" is not to be had: {}",
                 one_line(&why)
+            ));
+        }
+    }
+
+    /// What would be put up on it, and what would do nothing there.
+    fn link(&mut self, config: &Config, link: &LinkView) {
+        let name = &link.interface;
+        let plan = link
+            .queue
+            .in_force
+            .as_ref()
+            .filter(|plan| plan.backend != Backend::None);
+        let would = match plan {
+            Some(plan) => plan.shown(),
+            None if link.queue.waits => "no queue until there is something to hold".to_owned(),
+            None => "no queue of giveway's".to_owned(),
+        };
+        self.lines.push(format!("{name}: {would}: {}", link.queue.why));
+        let takes_out = link.queue.waits || plan.is_some_and(|plan| plan.backend == Backend::Htb);
+        if let Some(mbit) = link.download_rate_mbit {
+            self.lines.push(format!(
+                "{name}: bulk and background downloads yield, within {:.0}% of {mbit} Mbit/s",
+                PART * 100.0
+            ));
+        }
+        if spares_local(config, name) && !takes_out && link.download_rate_mbit.is_none() {
+            self.missing.push(format!(
+                "local = \"unlimited\" does nothing on {name}: that takes htb with a known rate, as by rate_mbit ({})",
+                link.queue.why
+            ));
+        }
+        let paces = plan.is_some_and(|plan| plan.tuning.rate_bytes_per_s.is_some());
+        let is_promised = !config.deadline.is_empty() || !config.chain.is_empty();
+        if is_promised && !paces {
+            self.missing.push(format!(
+                "[[deadline]] promises nothing on {name}: that takes a queue with a known rate ({})",
+                link.queue.why
             ));
         }
     }

@@ -33,7 +33,7 @@ const KINDS: [(&str, &[&str]); 4] = [
 
 /// How late wake-ups of one kind were: the mean of the rounds' p50 and p99, and the worst of all.
 #[derive(Debug, Serialize)]
-pub struct Row {
+pub struct WakeupLatency {
     pub kind: &'static str,
     #[serde(flatten)]
     figures: Figures,
@@ -48,7 +48,7 @@ struct Figures {
 
 /// # Errors
 /// When a measurement fails: real time may be refused here.
-pub fn rows() -> Result<Vec<Row>> {
+pub fn rows() -> Result<Vec<WakeupLatency>> {
     let mut figures: [Vec<Figures>; KINDS.len()] = Default::default();
     for round in 1..=ROUNDS {
         for ((kind, arguments), figures) in KINDS.iter().zip(&mut figures) {
@@ -56,7 +56,7 @@ pub fn rows() -> Result<Vec<Row>> {
             figures.push(measure(arguments).with_context(|| format!("cannot measure `{kind}`"))?);
         }
     }
-    let rows = KINDS.iter().zip(&figures).map(|((kind, _), figures)| Row {
+    let rows = KINDS.iter().zip(&figures).map(|((kind, _), figures)| WakeupLatency {
         kind,
         figures: Figures {
             wakeup_p50_us: mean(figures, |f| f.wakeup_p50_us),
@@ -88,7 +88,7 @@ fn measure(arguments: &[&str]) -> Result<Figures> {
     serde_json::from_slice(&done.stdout).context("`giveway jitter` printed no figures")
 }
 
-pub fn render(rows: &[Row]) -> String {
+pub fn render(rows: &[WakeupLatency]) -> String {
     let mut text = String::from("\nwake-ups each ms, us late              p50      p99    worst\n");
     for row in rows {
         let f = &row.figures;

@@ -12,7 +12,7 @@ use crate::actuate::sockets::cap::{CapActuator, ease::Ease};
 use crate::actuate::sockets::lbe::Lbe;
 use crate::actuate::sockets::receive;
 use crate::kernel::flow_monitor::FlowMonitor;
-use crate::kernel::lending::Lending;
+use crate::kernel::lending::LendingPrograms;
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::types::{Types, check_btf};
 use crate::kernel::{cgroup, check_release, kernel_release, missing_privileges, own_netns};
@@ -48,6 +48,7 @@ impl Capability {
 }
 
 /// Tries everything; takes about a second.
+// Long: a table, an entry a capability.
 pub fn capabilities() -> Vec<Capability> {
     let types = Types::load();
     let mut list = vec![
@@ -113,7 +114,7 @@ pub fn capabilities() -> Vec<Capability> {
         capability(
             "lent priority",
             "what others compute at a real-time priority lent to them through a futex is charged to nobody",
-            Lending::open().map(drop),
+            LendingPrograms::open().map(drop),
         ),
         capability(
             "admission (tcx)",
@@ -149,7 +150,7 @@ fn flow_monitor() -> Result<()> {
 }
 
 fn cgroup_v2() -> Result<()> {
-    cgroup::Root::open().map(drop)
+    cgroup::CgroupRoot::open().map(drop)
 }
 
 /// Caps on live and on new connections.

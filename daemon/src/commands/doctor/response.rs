@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use crate::kernel::preemption::Preemption;
-use crate::kernel::response::{IdleState, Machine, Throttling};
+use crate::kernel::response::{IdleState, LatencyFactors, Throttling};
 
 #[derive(Debug, Serialize)]
 pub struct Finding {
@@ -23,7 +23,7 @@ pub struct Advice {
     pub how: &'static str,
 }
 
-pub fn findings(machine: &Machine) -> Vec<Finding> {
+pub fn findings(machine: &LatencyFactors) -> Vec<Finding> {
     vec![
         preemption(machine.preemption),
         timers(machine.timer_resolution_ns),
@@ -164,8 +164,8 @@ fn steal(percent: Option<f64>) -> Finding {
 mod tests {
     use super::*;
 
-    fn best() -> Machine {
-        Machine {
+    fn best() -> LatencyFactors {
+        LatencyFactors {
             preemption: Preemption::Rt,
             timer_resolution_ns: Some(1),
             tickless_cpus: Some("1-3".to_owned()),
@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    fn advised(machine: &Machine) -> Vec<&'static str> {
+    fn advised(machine: &LatencyFactors) -> Vec<&'static str> {
         let advised = findings(machine).into_iter().filter(|finding| finding.advice.is_some());
         advised.map(|finding| finding.name).collect()
     }
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn each_thing_that_hurts_is_named_alone() {
-        type Hurt = fn(&mut Machine);
+        type Hurt = fn(&mut LatencyFactors);
         let cases: [(&str, Hurt); 9] = [
             ("preemption", |m| m.preemption = Preemption::Lazy),
             ("timer resolution", |m| m.timer_resolution_ns = Some(4_000_000)),
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn missing_throttling_is_shown_as_a_danger() {
-        let machine = Machine {
+        let machine = LatencyFactors {
             throttling: Some(runtime(-1)),
             ..best()
         };

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::distribution::duration;
 use super::policy::{Policy, REALTIME_PRIORITIES, Scheduling, kernel_priority};
-use super::recorder::{Activity, Interval, Waking};
+use super::recorder::{Activity, ActivityInterval, Waking};
 
 /// Culprits of less than this share are not worth a word.
 const WORTH_TELLING: f64 = 0.05;
@@ -38,13 +38,13 @@ pub struct Evidence {
     /// Where it ran.
     pub cpu: usize,
     /// What the CPU of its timer did, and the one where it ran; the first is empty if they are the same.
-    pub timer_cpu_did: Vec<Interval>,
-    pub cpu_did: Vec<Interval>,
+    pub timer_cpu_did: Vec<ActivityInterval>,
+    pub cpu_did: Vec<ActivityInterval>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum CulpritKind {
     Thread,
     Irq,
     Softirq,
@@ -64,7 +64,7 @@ pub enum Kind {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Culprit {
-    pub kind: Kind,
+    pub kind: CulpritKind,
     pub name: String,
     /// Of threads; else 0.
     pub pid: u32,
@@ -77,28 +77,28 @@ impl fmt::Display for Culprit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, time) = (&self.name, duration(self.us));
         match self.kind {
-            Kind::Thread => match (self.policy, self.priority) {
+            CulpritKind::Thread => match (self.policy, self.priority) {
                 (Some(policy), Some(priority)) => {
                     write!(f, "{name} ({}) ran {time}", Scheduling { policy, priority })
                 }
                 _ => write!(f, "{name} ran {time}"),
             },
-            Kind::Irq => write!(f, "interrupt {name} {time}"),
-            Kind::Softirq => write!(f, "softirq {name} {time}"),
-            Kind::Throttled => write!(f, "throttled {time} while {name} ran"),
-            Kind::Steal => write!(f, "stolen by the hypervisor {time}"),
-            Kind::Slack => write!(f, "timer slack {time}"),
-            Kind::StealOrDisabled => write!(f, "steal or interrupts disabled {time} in {name}"),
-            Kind::Idle => write!(f, "leaving idle {time}"),
-            Kind::Own => write!(f, "itself or steal {time}"),
-            Kind::Unknown => write!(f, "not recorded {time}"),
+            CulpritKind::Irq => write!(f, "interrupt {name} {time}"),
+            CulpritKind::Softirq => write!(f, "softirq {name} {time}"),
+            CulpritKind::Throttled => write!(f, "throttled {time} while {name} ran"),
+            CulpritKind::Steal => write!(f, "stolen by the hypervisor {time}"),
+            CulpritKind::Slack => write!(f, "timer slack {time}"),
+            CulpritKind::StealOrDisabled => write!(f, "steal or interrupts disabled {time} in {name}"),
+            CulpritKind::Idle => write!(f, "leaving idle {time}"),
+            CulpritKind::Own => write!(f, "itself or steal {time}"),
+            CulpritKind::Unknown => write!(f, "not recorded {time}"),
         }
     }
 }
 
 /// A stretch of time and what had it.
 #[derive(Debug)]
-struct Piece {
+struct TimeSlice {
     cpu: usize,
     from_ns: u64,
     to_ns: u64,
@@ -116,7 +116,7 @@ pub fn culprits(evidence: &Evidence, irq_name: &dyn Fn(u32) -> String) -> Vec<Cu
         .iter()
         .flat_map(|(cpu, did)| did.iter().map(move |interval| (*cpu, interval)));
     let stolen_ns: u64 = all.map(|(cpu, interval)| take_stolen(&mut pieces, cpu, interval)).sum();
-    let mut culprits = vec![culprit(Kind::Steal, "hypervisor")];
+    let mut culprits = vec![culprit(CulpritKind::Steal, "hypervisor")];
     culprits[0].us = stolen_ns as f64 / 1e3;
     for piece in pieces {
         let us = piece.ns as f64 / 1e3;
@@ -159,7 +159,7 @@ fn woken(evidence: &Evidence) -> Option<Waking> {
     evidence.waking.filter(|waking| during.contains(&waking.t_ns))
 }
 
-fn pieces(evidence: &Evidence, irq_name: &dyn Fn(u32) -> String) -> Vec<Piece> {
+fn pieces(evidence: &Evidence, irq_name: &dyn Fn(u32) -> String) -> Vec<TimeSlice> {
     let woken = woken(evidence);
     let woken_ns = woken.map_or(evidence.planned_ns, |waking| waking.t_ns);
     let mut pieces = until_woken(
@@ -168,17 +168,18 @@ fn pieces(evidence: &Evidence, irq_name: &dyn Fn(u32) -> String) -> Vec<Piece> {
         woken_ns,
         irq_name,
     );
-    let is_other = |i: &&Interval| is_switchable(i) && !is_thread(i, evidence.tid) && i.to_ns <= evidence.woke_ns;
+    let is_other =
+        |i: &&ActivityInterval| is_switchable(i) && !is_thread(i, evidence.tid) && i.to_ns <= evidence.woke_ns;
     let switched_ns = evidence.cpu_did.iter().filter(is_other).map(|i| i.to_ns).max();
     for (from_ns, to_ns, innermost) in innermost(&evidence.cpu_did, woken_ns, evidence.woke_ns) {
         let culprit = match innermost {
-            Some(interval) if is_thread(interval, evidence.tid) => culprit(Kind::Own, "itself"),
+            Some(interval) if is_thread(interval, evidence.tid) => culprit(CulpritKind::Own, "itself"),
             Some(interval) if is_held_back(evidence, woken, interval) => {
-                culprit(Kind::Throttled, &of(interval, irq_name).name)
+                culprit(CulpritKind::Throttled, &of(interval, irq_name).name)
             }
             Some(interval) => of(interval, irq_name),
-            None if switched_ns.is_none_or(|switched_ns| from_ns >= switched_ns) => culprit(Kind::Own, "itself"),
-            None => culprit(Kind::Unknown, "?"),
+            None if switched_ns.is_none_or(|switched_ns| from_ns >= switched_ns) => culprit(CulpritKind::Own, "itself"),
+            None => culprit(CulpritKind::Unknown, "?"),
         };
         pieces.push(piece(evidence.cpu, from_ns, to_ns, culprit));
     }
@@ -186,7 +187,7 @@ fn pieces(evidence: &Evidence, irq_name: &dyn Fn(u32) -> String) -> Vec<Piece> {
 }
 
 /// The first part: what the CPU of the timer did.
-fn until_woken(evidence: &Evidence, cpu: usize, woken_ns: u64, irq_name: &dyn Fn(u32) -> String) -> Vec<Piece> {
+fn until_woken(evidence: &Evidence, cpu: usize, woken_ns: u64, irq_name: &dyn Fn(u32) -> String) -> Vec<TimeSlice> {
     let did = if cpu == evidence.cpu {
         &evidence.cpu_did
     } else {
@@ -200,21 +201,21 @@ fn until_woken(evidence: &Evidence, cpu: usize, woken_ns: u64, irq_name: &dyn Fn
         cpu,
         evidence.planned_ns,
         set_ns,
-        culprit(Kind::Slack, "timer slack"),
+        culprit(CulpritKind::Slack, "timer slack"),
     )];
     for (from_ns, to_ns, innermost) in innermost(did, set_ns, woken_ns) {
         let culprit = match innermost {
             Some(interval) if from_ns < interrupted_ns => before_interrupt(interval, irq_name),
             Some(interval) => of(interval, irq_name),
-            None => culprit(Kind::Unknown, "?"),
+            None => culprit(CulpritKind::Unknown, "?"),
         };
         pieces.push(piece(cpu, from_ns, to_ns, culprit));
     }
     pieces
 }
 
-fn piece(cpu: usize, from_ns: u64, to_ns: u64, culprit: Culprit) -> Piece {
-    Piece {
+fn piece(cpu: usize, from_ns: u64, to_ns: u64, culprit: Culprit) -> TimeSlice {
+    TimeSlice {
         cpu,
         from_ns,
         to_ns,
@@ -223,7 +224,7 @@ fn piece(cpu: usize, from_ns: u64, to_ns: u64, culprit: Culprit) -> Piece {
     }
 }
 
-fn culprit(kind: Kind, name: &str) -> Culprit {
+fn culprit(kind: CulpritKind, name: &str) -> Culprit {
     Culprit {
         kind,
         name: name.to_owned(),
@@ -234,35 +235,35 @@ fn culprit(kind: Kind, name: &str) -> Culprit {
     }
 }
 
-fn of(interval: &Interval, irq_name: &dyn Fn(u32) -> String) -> Culprit {
+fn of(interval: &ActivityInterval, irq_name: &dyn Fn(u32) -> String) -> Culprit {
     match interval.activity {
-        Activity::Idle => culprit(Kind::Idle, "idle"),
+        Activity::Idle => culprit(CulpritKind::Idle, "idle"),
         Activity::Thread {
             tid, name, scheduling, ..
         } => Culprit {
             pid: tid,
             policy: Some(scheduling.policy),
             priority: Some(scheduling.priority),
-            ..culprit(Kind::Thread, &text(&name))
+            ..culprit(CulpritKind::Thread, &text(&name))
         },
         Activity::Softirq(vector) => {
             let name = SOFTIRQS
                 .get(vector as usize)
                 .map_or_else(|| vector.to_string(), |name| (*name).to_owned());
-            culprit(Kind::Softirq, &name)
+            culprit(CulpritKind::Softirq, &name)
         }
-        Activity::Irq(number) => culprit(Kind::Irq, &irq_name(number)),
-        Activity::Vector(name) => culprit(Kind::Irq, name),
+        Activity::Irq(number) => culprit(CulpritKind::Irq, &irq_name(number)),
+        Activity::Vector(name) => culprit(CulpritKind::Irq, name),
     }
 }
 
 /// While the timer had expired and no interrupt came: whatever ran did so with interrupts off, or did not run at all.
-fn before_interrupt(interval: &Interval, irq_name: &dyn Fn(u32) -> String) -> Culprit {
+fn before_interrupt(interval: &ActivityInterval, irq_name: &dyn Fn(u32) -> String) -> Culprit {
     let inner = of(interval, irq_name);
     match inner.kind {
-        Kind::Irq | Kind::Idle => inner,
+        CulpritKind::Irq | CulpritKind::Idle => inner,
         _ => Culprit {
-            kind: Kind::StealOrDisabled,
+            kind: CulpritKind::StealOrDisabled,
             ..inner
         },
     }
@@ -274,26 +275,26 @@ fn text(name: &[u8; 16]) -> String {
     String::from_utf8_lossy(&name[..end]).chars().map(printable).collect()
 }
 
-fn is_thread(interval: &Interval, wanted: u32) -> bool {
+fn is_thread(interval: &ActivityInterval, wanted: u32) -> bool {
     matches!(interval.activity, Activity::Thread { tid, .. } if tid == wanted)
 }
 
-fn is_switchable(interval: &Interval) -> bool {
+fn is_switchable(interval: &ActivityInterval) -> bool {
     matches!(interval.activity, Activity::Idle | Activity::Thread { .. })
 }
 
-fn is_interrupt(interval: &Interval) -> bool {
+fn is_interrupt(interval: &ActivityInterval) -> bool {
     matches!(interval.activity, Activity::Irq(_) | Activity::Vector(_))
 }
 
 /// When interrupts were on for the first time since.
-fn first_interrupt(intervals: &[Interval], since_ns: u64) -> Option<u64> {
+fn first_interrupt(intervals: &[ActivityInterval], since_ns: u64) -> Option<u64> {
     let later = intervals.iter().filter(|i| is_interrupt(i) && i.to_ns >= since_ns);
     later.map(|i| i.from_ns.max(since_ns)).min()
 }
 
 /// The scheduler chose this after the thread could run on the same CPU, although it ranks below it.
-fn is_held_back(evidence: &Evidence, woken: Option<Waking>, interval: &Interval) -> bool {
+fn is_held_back(evidence: &Evidence, woken: Option<Waking>, interval: &ActivityInterval) -> bool {
     let was_here = woken.is_some_and(|waking| waking.cpu == evidence.cpu && interval.from_ns > waking.t_ns);
     let own = kernel_priority(evidence.scheduling).min(REALTIME_PRIORITIES);
     was_here
@@ -306,8 +307,8 @@ fn is_held_back(evidence: &Evidence, woken: Option<Waking>, interval: &Interval)
 }
 
 /// The time between two moments in stretches, each with the interval that began last of those that reach over it.
-fn innermost(intervals: &[Interval], from_ns: u64, to_ns: u64) -> Vec<(u64, u64, Option<&Interval>)> {
-    let mut inside: Vec<&Interval> = intervals
+fn innermost(intervals: &[ActivityInterval], from_ns: u64, to_ns: u64) -> Vec<(u64, u64, Option<&ActivityInterval>)> {
+    let mut inside: Vec<&ActivityInterval> = intervals
         .iter()
         .filter(|i| i.from_ns < to_ns && i.to_ns > from_ns)
         .collect();
@@ -317,7 +318,7 @@ fn innermost(intervals: &[Interval], from_ns: u64, to_ns: u64) -> Vec<(u64, u64,
     bounds.sort_unstable();
     bounds.dedup();
     let mut coming = inside.into_iter().peekable();
-    let mut open: Vec<&Interval> = Vec::new();
+    let mut open: Vec<&ActivityInterval> = Vec::new();
     let mut stretches = Vec::new();
     for pair in bounds.windows(2) {
         while let Some(interval) = coming.next_if(|i| i.from_ns <= pair[0]) {
@@ -331,16 +332,16 @@ fn innermost(intervals: &[Interval], from_ns: u64, to_ns: u64) -> Vec<(u64, u64,
 
 /// Takes what was stolen by the end of an interval off the pieces in which that can have been; how much it was. Where
 /// it may have been before the wake-up was due, only what nothing else explains is explained by it.
-fn take_stolen(pieces: &mut [Piece], cpu: usize, interval: &Interval) -> u64 {
+fn take_stolen(pieces: &mut [TimeSlice], cpu: usize, interval: &ActivityInterval) -> u64 {
     let due_ns = pieces.first().map_or(0, |piece| piece.from_ns);
     let may_be_before = interval.stolen_after_ns < due_ns;
     let (mut left_ns, mut taken_ns) = (interval.stolen_ns, 0);
-    let mut suspects: Vec<&mut Piece> = pieces
+    let mut suspects: Vec<&mut TimeSlice> = pieces
         .iter_mut()
         .filter(|p| p.cpu == cpu && p.from_ns >= interval.stolen_after_ns && p.to_ns <= interval.to_ns)
-        .filter(|p| !may_be_before || p.culprit.kind == Kind::StealOrDisabled)
+        .filter(|p| !may_be_before || p.culprit.kind == CulpritKind::StealOrDisabled)
         .collect();
-    suspects.sort_by_key(|p| (p.culprit.kind != Kind::StealOrDisabled, Reverse(p.ns)));
+    suspects.sort_by_key(|p| (p.culprit.kind != CulpritKind::StealOrDisabled, Reverse(p.ns)));
     for piece in suspects {
         let here_ns = piece.ns.min(left_ns);
         piece.ns -= here_ns;

@@ -35,7 +35,7 @@ pub enum Activity {
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Interval {
+pub struct ActivityInterval {
     /// CLOCK_MONOTONIC.
     pub from_ns: u64,
     pub to_ns: u64,
@@ -118,12 +118,12 @@ impl Recorder {
     }
 
     /// What a CPU did, newest first, back to the interval that was running at this time if the ring reaches so far.
-    pub fn intervals(&self, cpu: usize, since_ns: u64) -> Vec<Interval> {
+    pub fn intervals(&self, cpu: usize, since_ns: u64) -> Vec<ActivityInterval> {
         let Some(next) = self.rings.read::<u64>(cpu, offset_of!(types::gw_ring, next)) else {
             return Vec::new();
         };
         let count = places_in(|ring| &ring.intervals) as u64;
-        let mut intervals: Vec<Interval> = Vec::new();
+        let mut intervals: Vec<ActivityInterval> = Vec::new();
         for position in (next.saturating_sub(count)..next).rev() {
             let place = (position % count) as usize * size_of::<types::gw_interval>();
             let read = || {
@@ -151,9 +151,9 @@ fn places_in<T, const N: usize>(_: fn(&types::gw_ring) -> &[T; N]) -> usize {
 }
 
 /// A kind that this build does not know is left out.
-fn interval(raw: &types::gw_interval) -> Option<Interval> {
+fn interval(raw: &types::gw_interval) -> Option<ActivityInterval> {
     let kind = types::gw_interval_kind(raw.kind.into());
-    Some(Interval {
+    Some(ActivityInterval {
         from_ns: raw.from_ns,
         to_ns: raw.to_ns,
         stolen_ns: raw.stolen_ns.into(),

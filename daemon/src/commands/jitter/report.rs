@@ -7,12 +7,12 @@ use super::args::{JitterArgs, LoadKind, WantedPolicy};
 use super::cause::{self, Culprit};
 use super::policy::{Policy, Scheduling};
 use super::waker::{Wakers, Wakeup};
-use super::{Measured, machine};
+use super::{JitterMeasurement, machine};
 use crate::kernel::kernel_release;
 use crate::kernel::preemption::Preemption;
 
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct JitterReport {
     pub kernel: String,
     pub preemption: Preemption,
     pub policy: WantedPolicy,
@@ -36,12 +36,12 @@ pub struct Report {
     pub steal_ms: u64,
     /// Upper bound in microseconds, and how many.
     pub histogram: Vec<(f64, u64)>,
-    pub worst: Vec<Worst>,
+    pub worst: Vec<WorstWakeup>,
 }
 
 /// One of the latest wake-ups.
 #[derive(Debug, Serialize)]
-pub struct Worst {
+pub struct WorstWakeup {
     pub late_us: f64,
     /// Until the thread was woken, and from then until it ran; absent where causes are not looked for.
     pub timer_us: Option<f64>,
@@ -56,7 +56,7 @@ pub struct Worst {
     pub culprits: Vec<Culprit>,
 }
 
-impl Worst {
+impl WorstWakeup {
     fn new(wakeup: &Wakeup, wakers: &Wakers) -> Self {
         let late_us = wakeup.late_ns() as f64 / 1e3;
         let evidence = wakeup.evidence.as_deref();
@@ -79,11 +79,11 @@ impl Worst {
     }
 }
 
-impl Report {
+impl JitterReport {
     pub fn new(
         args: &JitterArgs,
         wakers: &Wakers,
-        measured: &Measured,
+        measured: &JitterMeasurement,
         in_force: Vec<Scheduling>,
         steal_ms: u64,
     ) -> Self {
@@ -109,7 +109,11 @@ impl Report {
             wakeup_max_us: distribution.max_us(),
             steal_ms,
             histogram: distribution.steps(),
-            worst: measured.worst.iter().map(|wakeup| Worst::new(wakeup, wakers)).collect(),
+            worst: measured
+                .worst
+                .iter()
+                .map(|wakeup| WorstWakeup::new(wakeup, wakers))
+                .collect(),
         }
     }
 

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::Measured;
+use super::JitterMeasurement;
 use super::args::JitterArgs;
 use super::distribution::{QUANTILES, duration};
-use super::report::Report;
+use super::report::JitterReport;
 use crate::say::print_own;
 use crate::words::printable;
 
@@ -18,13 +18,13 @@ const LABEL_COLUMNS: usize = 22;
 /// Upper bounds for each factor of ten.
 const BOUNDS: [f64; 3] = [1.0, 2.0, 5.0];
 
-pub struct Screen {
+pub struct ProgressLines {
     is_watched: bool,
     title: String,
     lines_drawn: usize,
 }
 
-impl Screen {
+impl ProgressLines {
     pub fn new(args: &JitterArgs, is_watched: bool) -> Self {
         let (threads, every) = (args.threads, duration(args.period_us as f64));
         let plural = if threads == 1 { "" } else { "s" };
@@ -36,7 +36,7 @@ impl Screen {
     }
 
     /// While it is measured.
-    pub fn show(&mut self, measured: &Measured) {
+    pub fn show(&mut self, measured: &JitterMeasurement) {
         if self.is_watched {
             let text = self.text(measured);
             // Whether the terminal takes it is found at the end.
@@ -45,7 +45,7 @@ impl Screen {
     }
 
     /// At the end: the same, and what is known then only.
-    pub fn finish(&mut self, measured: &Measured, report: &Report) -> Result<()> {
+    pub fn finish(&mut self, measured: &JitterMeasurement, report: &JitterReport) -> Result<()> {
         let mut text = self.text(measured);
         let in_force = report.policy_at_end.iter().zip(&report.priority_at_end);
         let mut policies: Vec<_> = in_force
@@ -80,7 +80,7 @@ impl Screen {
         print_own(&out)
     }
 
-    fn text(&self, measured: &Measured) -> String {
+    fn text(&self, measured: &JitterMeasurement) -> String {
         let distribution = &measured.distribution;
         let mut text = format!("{}\n", self.title);
         let _ = writeln!(

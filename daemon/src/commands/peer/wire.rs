@@ -24,16 +24,20 @@ pub const LONGEST: Duration = Duration::from_secs(150);
 pub const MOST_BYTES: u64 = 16 << 30;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum ConnectionKind {
     Probe,
     /// From the one that connects.
     Up,
     Down,
 }
 
-const KINDS: [(u8, Kind); 3] = [(b'p', Kind::Probe), (b'u', Kind::Up), (b'd', Kind::Down)];
+const KINDS: [(u8, ConnectionKind); 3] = [
+    (b'p', ConnectionKind::Probe),
+    (b'u', ConnectionKind::Up),
+    (b'd', ConnectionKind::Down),
+];
 
-pub fn hello(kind: Kind) -> [u8; HELLO_BYTES] {
+pub fn hello(kind: ConnectionKind) -> [u8; HELLO_BYTES] {
     let mut bytes = [b'p'; HELLO_BYTES];
     bytes[..HELLO.len()].copy_from_slice(&HELLO);
     for (letter, of) in KINDS {
@@ -45,7 +49,7 @@ pub fn hello(kind: Kind) -> [u8; HELLO_BYTES] {
 }
 
 /// None where it is not one, or of another version.
-pub fn kind_of(hello: &[u8; HELLO_BYTES]) -> Option<Kind> {
+pub fn kind_of(hello: &[u8; HELLO_BYTES]) -> Option<ConnectionKind> {
     let (version, letter) = hello.split_at(HELLO.len());
     let kind = KINDS.iter().find(|(of, _)| letter == [*of])?;
     (version == HELLO).then_some(kind.1)

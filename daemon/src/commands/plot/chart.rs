@@ -6,12 +6,12 @@ use std::path::Path;
 use anyhow::Result;
 use plotters::prelude::*;
 
-use super::series::{Log, Sample, Socket};
+use super::series::{PlotData, SeriesPoint, SocketSeries};
 use crate::commands::chart::{Area, COLOURS, save};
 
 const SIZE: (u32, u32) = (1000, 960);
 
-type Read = fn(&Sample) -> f64;
+type Read = fn(&SeriesPoint) -> f64;
 
 /// What each panel shows and how it is read off a sample. The first one has the cap too, and a legend.
 const PANELS: [(&str, Read); 3] = [
@@ -20,7 +20,7 @@ const PANELS: [(&str, Read); 3] = [
     ("delivery rate, Mbit/s", |s| s.mbit),
 ];
 
-pub fn draw(log: &Log, path: &Path) -> Result<()> {
+pub fn draw(log: &PlotData, path: &Path) -> Result<()> {
     save(path, SIZE, |root| {
         let root = root.titled(&log.title, ("sans-serif", 18))?;
         let areas = root.split_by_breakpoints::<i32, i32, _, _>([], [400, 660]);
@@ -30,7 +30,7 @@ pub fn draw(log: &Log, path: &Path) -> Result<()> {
     })
 }
 
-fn draw_panel(log: &Log, number: usize, area: &Area<'_>) -> Result<(), Box<dyn std::error::Error>> {
+fn draw_panel(log: &PlotData, number: usize, area: &Area<'_>) -> Result<(), Box<dyn std::error::Error>> {
     let (is_first, (title, value)) = (number == 0, PANELS[number]);
     let samples = || log.sockets.iter().flat_map(|s| &s.samples);
     let top = samples().map(value).fold(0.0, f64::max).max(1e-3) * 1.1;
@@ -79,7 +79,7 @@ fn draw_panel(log: &Log, number: usize, area: &Area<'_>) -> Result<(), Box<dyn s
 }
 
 /// The cap, interrupted where nothing held the socket.
-fn cap_stretches(socket: &Socket) -> Vec<Vec<(f64, f64)>> {
+fn cap_stretches(socket: &SocketSeries) -> Vec<Vec<(f64, f64)>> {
     socket
         .samples
         .split(|s| s.cap.is_none())
@@ -88,7 +88,7 @@ fn cap_stretches(socket: &Socket) -> Vec<Vec<(f64, f64)>> {
         .collect()
 }
 
-fn value_at(socket: &Socket, at_s: f64) -> f64 {
+fn value_at(socket: &SocketSeries, at_s: f64) -> f64 {
     let after = socket.samples.partition_point(|s| s.at_s < at_s);
     socket
         .samples

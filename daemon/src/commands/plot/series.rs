@@ -13,16 +13,16 @@ const SOCKETS_DRAWN: usize = 8;
 
 /// One socket's history.
 #[derive(Debug, Default)]
-pub struct Socket {
+pub struct SocketSeries {
     pub label: String,
     /// (seconds, cwnd in segments, cap in segments, RTT in ms, Mbit/s).
-    pub samples: Vec<Sample>,
+    pub samples: Vec<SeriesPoint>,
     /// Seconds at which segments were retransmitted.
     pub retransmits: Vec<f64>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Sample {
+pub struct SeriesPoint {
     pub at_s: f64,
     pub cwnd: f64,
     pub cap: Option<f64>,
@@ -32,16 +32,16 @@ pub struct Sample {
 
 /// A record, ready to be drawn.
 #[derive(Debug)]
-pub struct Log {
+pub struct PlotData {
     pub title: String,
     pub seconds: f64,
     /// The busiest ones, busiest first.
-    pub sockets: Vec<Socket>,
+    pub sockets: Vec<SocketSeries>,
     left_out_sockets: usize,
     left_out_lines: usize,
 }
 
-impl Log {
+impl PlotData {
     pub fn left_out_text(&self) -> String {
         let told = |count: usize, what| {
             if count > 0 {
@@ -60,10 +60,10 @@ impl Log {
 /// # Errors
 /// When the file is no record, is of a newer version, or holds no sample. A broken line in the middle is
 /// counted and passed over.
-pub fn read(input: impl BufRead) -> Result<Log> {
+pub fn read(input: impl BufRead) -> Result<PlotData> {
     let mut lines = input.lines();
     let header = read_header(lines.next())?;
-    let mut sockets: BTreeMap<Cookie, Socket> = BTreeMap::new();
+    let mut sockets: BTreeMap<Cookie, SocketSeries> = BTreeMap::new();
     let (mut left_out_lines, mut last_s) = (0, 0.0_f64);
     for line in lines {
         let Ok(record) = line
@@ -92,7 +92,7 @@ pub fn read(input: impl BufRead) -> Result<Log> {
             _ => {}
         }
     }
-    let mut sockets: Vec<Socket> = sockets.into_values().filter(|s| s.samples.len() > 1).collect();
+    let mut sockets: Vec<SocketSeries> = sockets.into_values().filter(|s| s.samples.len() > 1).collect();
     if sockets.is_empty() {
         bail!("it holds no socket that was seen twice: was anything sent while it was recorded?");
     }
@@ -101,7 +101,7 @@ pub fn read(input: impl BufRead) -> Result<Log> {
     sockets.truncate(SOCKETS_DRAWN);
     let interface = header.interface.as_deref().unwrap_or("no interface");
     let title = format!("{} {}, Linux {}", header.host, interface, header.kernel);
-    Ok(Log {
+    Ok(PlotData {
         title,
         seconds: last_s,
         sockets,
@@ -125,8 +125,8 @@ fn read_header(line: Option<std::io::Result<String>>) -> Result<Header> {
     Ok(header)
 }
 
-fn sample(at_s: f64, flow: &Flow) -> Sample {
-    Sample {
+fn sample(at_s: f64, flow: &Flow) -> SeriesPoint {
+    SeriesPoint {
         at_s,
         cwnd: flow.cwnd.into(),
         cap: flow.clamp.map(f64::from),
@@ -141,7 +141,7 @@ fn label(flow: &Flow) -> String {
 }
 
 /// How much a socket moved, roughly: enough to order them.
-fn volume(socket: &Socket) -> f64 {
+fn volume(socket: &SocketSeries) -> f64 {
     socket.samples.iter().map(|s| s.mbit).sum()
 }
 

@@ -12,19 +12,21 @@ use crate::control::client;
 use crate::exit;
 use crate::place::Place;
 
-pub type Answer = Result<Box<Status>, String>;
+pub type StatusResult = Result<Box<Status>, String>;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// An answer takes at most one in so many parts of the time, the daemon's and ours together.
 const WORK_SHARE: u32 = 10;
 
 /// Until nobody wishes, or hears, any more.
-pub fn serve(place: &Place, wishes: &Receiver<()>, mut heard: impl FnMut(Answer) -> bool) {
+pub fn serve(place: &Place, wishes: &Receiver<()>, mut heard: impl FnMut(StatusResult) -> bool) {
     let mut next = Instant::now();
     for () in wishes {
         thread::sleep(next.saturating_duration_since(Instant::now()));
         let begun = Instant::now();
-        let answer = client::status(place).map(Box::new).map_err(|error| exit::told(&error));
+        let answer = client::status(place)
+            .map(Box::new)
+            .map_err(|error| exit::message(&error));
         // No answer is no work: it is looked for each second.
         let pause = if answer.is_ok() {
             begun.elapsed() * WORK_SHARE

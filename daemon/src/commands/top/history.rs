@@ -12,16 +12,16 @@ use giveway_engine::status::Status;
 const KEPT: usize = 32;
 
 #[derive(Debug, Default)]
-pub struct History {
+pub struct RateHistory {
     daemon: u32,
     taken_t_ns: u64,
-    sockets: HashMap<Cookie, Socket>,
+    sockets: HashMap<Cookie, SocketTracks>,
     bands: HashMap<(u32, usize), Track>,
     pub out: VecDeque<f32>,
 }
 
 #[derive(Debug, Default)]
-pub struct Socket {
+pub struct SocketTracks {
     pub out: Track,
     pub arrived: Track,
     /// Both together.
@@ -65,7 +65,7 @@ fn sum(rates: impl Iterator<Item = f64>) -> f64 {
     rates.fold(0.0, |all, rate| all + rate)
 }
 
-impl History {
+impl RateHistory {
     pub fn add(&mut self, status: &Status) {
         let (daemon, network) = (status.daemon.pid, &status.network);
         if daemon != self.daemon || network.taken_t_ns < self.taken_t_ns {
@@ -85,7 +85,7 @@ impl History {
         }
     }
 
-    pub fn socket(&self, cookie: Cookie) -> Option<&Socket> {
+    pub fn socket(&self, cookie: Cookie) -> Option<&SocketTracks> {
         self.sockets.get(&cookie)
     }
 
@@ -96,7 +96,7 @@ impl History {
 
     /// Of all sockets, bits a second: sent, and received.
     pub fn totals(&self) -> (Option<f64>, Option<f64>) {
-        let total = |of: fn(&Socket) -> &Track| {
+        let total = |of: fn(&SocketTracks) -> &Track| {
             let rates = self.sockets.values().filter_map(move |socket| of(socket).rate());
             (!self.out.is_empty()).then(|| sum(rates))
         };
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_what_was_acknowledged_since_the_last_status() {
-        let mut history = History::default();
+        let mut history = RateHistory::default();
         let mut status = sample::status(2);
         let cookie = status.network.flows[0].flow.cookie;
         history.add(&status);
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn another_daemon_and_a_socket_that_is_gone_leave_nothing_behind() {
-        let mut history = History::default();
+        let mut history = RateHistory::default();
         let mut status = sample::status(3);
         let gone = status.network.flows.remove(0).flow.cookie;
         history.add(&sample::status(3));
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded() {
-        let mut history = History::default();
+        let mut history = RateHistory::default();
         let mut status = sample::status(1);
         for _ in 0..10 * KEPT {
             status.network.taken_t_ns += 1_000_000_000;

@@ -30,34 +30,34 @@ pub const KEYS: [(&str, &str); 12] = [
 const PAGE: isize = 10;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Wish {
+pub enum KeyOutcome {
     GoOn,
     DrawAnew,
     Leave,
 }
 
-pub fn press(model: &mut Model, key: KeyEvent) -> Wish {
+pub fn press(model: &mut Model, key: KeyEvent) -> KeyOutcome {
     if key.kind == KeyEventKind::Release {
-        return Wish::GoOn;
+        return KeyOutcome::GoOn;
     }
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         return match key.code {
-            KeyCode::Char('c') => Wish::Leave,
-            KeyCode::Char('l') => Wish::DrawAnew,
-            _ => Wish::GoOn,
+            KeyCode::Char('c') => KeyOutcome::Leave,
+            KeyCode::Char('l') => KeyOutcome::DrawAnew,
+            _ => KeyOutcome::GoOn,
         };
     }
     if model.is_typing {
         edit_filter(model, key.code);
-        return Wish::GoOn;
+        return KeyOutcome::GoOn;
     }
     if key.code == KeyCode::Char('q') {
-        return Wish::Leave;
+        return KeyOutcome::Leave;
     }
     if model.pane.is_none() || !scroll(model, key.code) {
         command(model, key.code);
     }
-    Wish::GoOn
+    KeyOutcome::GoOn
 }
 
 fn edit_filter(model: &mut Model, key: KeyCode) {
@@ -133,7 +133,7 @@ mod tests {
 
     fn looking_at(sockets: usize) -> Model {
         let mut model = Model::new();
-        model.hear(Duration::ZERO, Ok(Box::new(sample::status(sockets))));
+        model.receive(Duration::ZERO, Ok(Box::new(sample::status(sockets))));
         model
     }
 
@@ -144,7 +144,7 @@ mod tests {
                 '\u{1b}' => KeyCode::Esc,
                 key => KeyCode::Char(key),
             };
-            assert_eq!(press(model, code.into()), Wish::GoOn, "{key:?}");
+            assert_eq!(press(model, code.into()), KeyOutcome::GoOn, "{key:?}");
         }
     }
 
@@ -198,9 +198,13 @@ mod tests {
     #[test]
     fn q_and_ctrl_c_leave() {
         let mut model = looking_at(1);
-        assert_eq!(press(&mut model, KeyCode::Char('q').into()), Wish::Leave);
+        assert_eq!(press(&mut model, KeyCode::Char('q').into()), KeyOutcome::Leave);
         type_in(&mut model, "/");
         let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(press(&mut model, ctrl_c), Wish::Leave, "even while something is typed");
+        assert_eq!(
+            press(&mut model, ctrl_c),
+            KeyOutcome::Leave,
+            "even while something is typed"
+        );
     }
 }

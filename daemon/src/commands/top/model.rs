@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use giveway_engine::status::Status;
 
-use super::history::History;
+use super::history::RateHistory;
 use super::table::{RowId, Table};
 use super::widget::{limits, neighbours, processes, queue, realtime, sockets};
 use crate::commands::why::About;
@@ -62,7 +62,7 @@ impl View {
 
 /// How one view is looked at.
 #[derive(Clone, Debug, Default)]
-pub struct Browsing {
+pub struct ViewState {
     pub sorted_by: &'static str,
     pub is_reversed: bool,
     chosen: Option<RowId>,
@@ -84,7 +84,7 @@ pub enum Pane {
 
 /// No answer since.
 #[derive(Clone, Debug)]
-pub struct Trouble {
+pub struct FeedFailure {
     pub since: Duration,
     pub why: String,
 }
@@ -92,7 +92,7 @@ pub struct Trouble {
 #[derive(Debug, Default)]
 pub struct Model {
     pub view: View,
-    views: [Browsing; View::ALL.len()],
+    views: [ViewState; View::ALL.len()],
     pub filter: String,
     pub is_typing: bool,
     pub is_paused: bool,
@@ -101,8 +101,8 @@ pub struct Model {
     pub pane: Option<Pane>,
     pub scrolled: u16,
     pub latest: Option<Box<Status>>,
-    pub history: History,
-    pub trouble: Option<Trouble>,
+    pub history: RateHistory,
+    pub trouble: Option<FeedFailure>,
     /// Of what came last.
     pub now: Duration,
 }
@@ -118,9 +118,9 @@ pub struct Listing<'a> {
 
 impl Model {
     pub fn new() -> Self {
-        let browsing = |view: View| Browsing {
+        let browsing = |view: View| ViewState {
             sorted_by: view.sorted_by(),
-            ..Browsing::default()
+            ..ViewState::default()
         };
         Self {
             views: View::ALL.map(browsing),
@@ -129,7 +129,7 @@ impl Model {
     }
 
     /// An answer, or why there is none.
-    pub fn hear(&mut self, now: Duration, answer: Result<Box<Status>, String>) {
+    pub fn receive(&mut self, now: Duration, answer: Result<Box<Status>, String>) {
         self.now = now;
         match answer {
             Ok(status) => {
@@ -139,16 +139,16 @@ impl Model {
             }
             Err(why) => {
                 let since = self.trouble.as_ref().map_or(now, |trouble| trouble.since);
-                self.trouble = Some(Trouble { since, why });
+                self.trouble = Some(FeedFailure { since, why });
             }
         }
     }
 
-    pub fn browsing(&self) -> &Browsing {
+    pub fn browsing(&self) -> &ViewState {
         &self.views[self.view as usize]
     }
 
-    fn browsing_mut(&mut self) -> &mut Browsing {
+    fn browsing_mut(&mut self) -> &mut ViewState {
         &mut self.views[self.view as usize]
     }
 

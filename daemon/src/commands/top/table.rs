@@ -8,8 +8,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::look::Look;
 use super::text::{clean, fitted};
+use super::theme::Theme;
 use crate::commands::why::About;
 
 /// What tells a row from all others in its table, for as long as it is there.
@@ -19,7 +19,7 @@ pub enum RowId {
     Text(String),
 }
 
-pub trait Row {
+pub trait TableRow {
     fn id(&self) -> RowId;
     /// Whether any of its texts has these words in it, which are in lower case.
     fn has(&self, words: &str) -> bool;
@@ -37,14 +37,14 @@ pub struct Column<R> {
     pub most: u16,
     /// Those with the highest are left out first.
     pub rank: u8,
-    pub side: Side,
-    pub cell: fn(&R, &Look, usize) -> Cell,
+    pub side: Alignment,
+    pub cell: fn(&R, &Theme, usize) -> Cell,
     /// What matters most comes first.
     pub order: Option<fn(&R, &R) -> Ordering>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Side {
+pub enum Alignment {
     Left,
     Right,
     /// At the left; where it is too long, its end is kept.
@@ -70,14 +70,14 @@ impl<T: Into<String>> From<T> for Cell {
 pub trait Table {
     fn titles(&self) -> Vec<(&'static str, bool)>;
     fn len(&self) -> usize;
-    fn row(&self, row: usize) -> &dyn Row;
+    fn row(&self, row: usize) -> &dyn TableRow;
     fn compare(&self, column: usize, a: usize, b: usize) -> Ordering;
     /// The rows of these numbers, below their titles.
-    fn draw(&self, seen: &Seen<'_>, look: &Look, area: Rect, buffer: &mut Buffer);
+    fn draw(&self, seen: &VisibleRows<'_>, theme: &Theme, area: Rect, buffer: &mut Buffer);
 }
 
 /// What of a table is seen.
-pub struct Seen<'a> {
+pub struct VisibleRows<'a> {
     pub rows: &'a [usize],
     /// Among those.
     pub chosen: Option<usize>,
@@ -89,7 +89,7 @@ pub struct Rows<R> {
     pub rows: Vec<R>,
 }
 
-impl<R: Row> Table for Rows<R> {
+impl<R: TableRow> Table for Rows<R> {
     fn titles(&self) -> Vec<(&'static str, bool)> {
         let title = |column: &Column<R>| (column.title, column.order.is_some());
         self.columns.iter().map(title).collect()
@@ -99,7 +99,7 @@ impl<R: Row> Table for Rows<R> {
         self.rows.len()
     }
 
-    fn row(&self, row: usize) -> &dyn Row {
+    fn row(&self, row: usize) -> &dyn TableRow {
         &self.rows[row]
     }
 
@@ -108,7 +108,7 @@ impl<R: Row> Table for Rows<R> {
         order.map_or(Ordering::Equal, |order| order(&self.rows[a], &self.rows[b]))
     }
 
-    fn draw(&self, seen: &Seen<'_>, look: &Look, area: Rect, buffer: &mut Buffer) {
+    fn draw(&self, seen: &VisibleRows<'_>, theme: &Theme, area: Rect, buffer: &mut Buffer) {
         if area.height == 0 {
             return;
         }
@@ -117,7 +117,7 @@ impl<R: Row> Table for Rows<R> {
             let column = &self.columns[number];
             let place = |y: u16| Rect::new(x, y, width, 1);
             let with_arrow = match seen.sorted_by {
-                Some((by, is_reversed)) if by == number => format!("{}{}", column.title, arrow(look, is_reversed)),
+                Some((by, is_reversed)) if by == number => format!("{}{}", column.title, arrow(theme, is_reversed)),
                 _ => column.title.to_owned(),
             };
             // The arrow may stand between two columns.
@@ -125,32 +125,32 @@ impl<R: Row> Table for Rows<R> {
             let is_too_long = with_arrow.chars().count() > usize::from(width + beyond);
             let title = if is_too_long { column.title } else { &with_arrow };
             let heading = Rect::new(x, area.y, width.max(title.chars().count() as u16), 1);
-            put(title, look.heading(), column.side, look, heading, buffer);
+            put(title, theme.heading(), column.side, theme, heading, buffer);
             for (line, row) in seen
                 .rows
                 .iter()
                 .enumerate()
                 .take(usize::from(area.height).saturating_sub(1))
             {
-                let cell = (column.cell)(&self.rows[*row], look, usize::from(width));
+                let cell = (column.cell)(&self.rows[*row], theme, usize::from(width));
                 let y = area.y + 1 + line as u16;
-                put(&clean(&cell.text), cell.style, column.side, look, place(y), buffer);
+                put(&clean(&cell.text), cell.style, column.side, theme, place(y), buffer);
             }
             x += width + 1;
         }
         if let Some(chosen) = seen.chosen.filter(|chosen| chosen + 1 < usize::from(area.height)) {
             let line = Rect::new(area.x, area.y + 1 + chosen as u16, area.width, 1);
             // It has the colours of the terminal, turned around, whatever its cells have.
-            buffer.set_style(line, Style::reset().patch(look.chosen()));
+            buffer.set_style(line, Style::reset().patch(theme.chosen()));
         }
     }
 }
 
 /// Text in one line of the screen.
-fn put(text: &str, style: Style, side: Side, look: &Look, place: Rect, buffer: &mut Buffer) {
-    let shown = fitted(text, place.width, side == Side::End, look.ellipsis());
+fn put(text: &str, style: Style, side: Alignment, theme: &Theme, place: Rect, buffer: &mut Buffer) {
+    let shown = fitted(text, place.width, side == Alignment::End, theme.ellipsis());
     let padding = match side {
-        Side::Right => usize::from(place.width).saturating_sub(shown.chars().count()),
+        Alignment::Right => usize::from(place.width).saturating_sub(shown.chars().count()),
         _ => 0,
     };
     buffer.set_stringn(
@@ -162,8 +162,8 @@ fn put(text: &str, style: Style, side: Side, look: &Look, place: Rect, buffer: &
     );
 }
 
-pub fn arrow(look: &Look, is_reversed: bool) -> &'static str {
-    match (look.unicode, is_reversed) {
+pub fn arrow(theme: &Theme, is_reversed: bool) -> &'static str {
+    match (theme.unicode, is_reversed) {
         (true, false) => "▼",
         (true, true) => "▲",
         (false, false) => "v",
@@ -211,7 +211,7 @@ mod tests {
             least,
             most,
             rank,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |(), _, _| Cell::default(),
             order: None,
         }

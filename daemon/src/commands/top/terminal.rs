@@ -13,15 +13,15 @@ use ratatui::crossterm::terminal::disable_raw_mode;
 use ratatui::layout::{Position, Rect};
 use ratatui::{DefaultTerminal, try_init, try_restore};
 
-use super::Event;
+use super::UiEvent;
 
 /// For leaving in good order, after a signal.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Put back when it is dropped; the library sees to it in a panic.
-pub struct Screen(pub DefaultTerminal);
+pub struct FullScreen(pub DefaultTerminal);
 
-impl Screen {
+impl FullScreen {
     pub fn take() -> Result<Self> {
         try_init().map(Self).context("cannot take over the terminal")
     }
@@ -34,7 +34,7 @@ impl Screen {
     }
 }
 
-impl Drop for Screen {
+impl Drop for FullScreen {
     fn drop(&mut self) {
         let _ = self.0.show_cursor();
         // A terminal that is gone needs nothing put back.
@@ -46,12 +46,12 @@ impl Drop for Screen {
 ///
 /// # Errors
 /// Where they cannot be kept from ending the process.
-pub fn hear_signals(events: Sender<Event>) -> Result<()> {
+pub fn hear_signals(events: Sender<UiEvent>) -> Result<()> {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
     signals.thread_block().context("cannot handle signals")?;
     thread::spawn(move || {
         if signals.wait().is_ok() {
-            let _ = events.send(Event::End);
+            let _ = events.send(UiEvent::End);
             thread::sleep(PATIENCE);
             // It waits for a terminal that takes nothing: then its modes at least are put back.
             let _ = disable_raw_mode();
@@ -62,11 +62,11 @@ pub fn hear_signals(events: Sender<Event>) -> Result<()> {
 }
 
 /// Until the terminal is gone, which is an end, too.
-pub fn hear_keys(events: &Sender<Event>) -> io::Result<()> {
+pub fn hear_keys(events: &Sender<UiEvent>) -> io::Result<()> {
     loop {
         let event = match event::read()? {
-            event::Event::Key(key) => Event::Key(key),
-            event::Event::Resize(..) => Event::Resized,
+            event::Event::Key(key) => UiEvent::Key(key),
+            event::Event::Resize(..) => UiEvent::Resized,
             _ => continue,
         };
         if events.send(event).is_err() {

@@ -6,8 +6,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::look::Look;
 use super::text::{clean, fitted};
+use super::theme::Theme;
 
 pub mod bands;
 pub mod footer;
@@ -22,9 +22,9 @@ pub mod summary;
 pub mod tabs;
 
 /// Text of any kind in one line.
-pub fn line(text: &str, style: Style, look: &Look, place: Rect, buffer: &mut Buffer) {
+pub fn line(text: &str, style: Style, theme: &Theme, place: Rect, buffer: &mut Buffer) {
     if place.width > 0 {
-        let shown = fitted(&clean(text), place.width, false, look.ellipsis());
+        let shown = fitted(&clean(text), place.width, false, theme.ellipsis());
         buffer.set_stringn(place.x, place.y, shown, place.width.into(), style);
     }
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use giveway_engine::trial::Verdict;
 use plotters::prelude::*;
 
-use super::Report;
+use super::TrialReport;
 use crate::commands::chart::{Area, COLOURS, save};
 
 const WIDTH: u32 = 900;
@@ -18,12 +18,12 @@ const SHOWN: RGBColor = COLOURS[0];
 const NOT_SHOWN: RGBColor = COLOURS[6];
 const PAIRS: RGBColor = COLOURS[4];
 
-pub fn draw(report: &Report, path: &Path) -> Result<()> {
+pub fn draw(report: &TrialReport, path: &Path) -> Result<()> {
     let size = (WIDTH, AROUND + ROW * report.answers.len() as u32);
     save(path, size, |root| render(report, root))
 }
 
-fn render(report: &Report, root: &Area<'_>) -> Result<(), Box<dyn Error>> {
+fn render(report: &TrialReport, root: &Area<'_>) -> Result<(), Box<dyn Error>> {
     let all = report.answers.iter().flat_map(|answer| answer.ratios.iter().copied());
     // What a few pairs differ by beyond this is drawn at the edge.
     let reach = all.map(|ratio| ratio.ln().abs()).fold(0.1, f64::max).min(4.0);

@@ -18,7 +18,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, interval_at, sleep_until, timeout};
 
-use crate::commands::peer::wire::{Frame, Kind, hello, read_frame, tune, write_frame};
+use crate::commands::peer::wire::{ConnectionKind, Frame, hello, read_frame, tune, write_frame};
 use crate::kernel::calls::tcp_info;
 
 /// For a connection to the peer.
@@ -46,7 +46,7 @@ pub struct Plan {
 
 /// In the window.
 #[derive(Debug, Default)]
-pub struct Carried {
+pub struct LoadResult {
     pub up_bytes_per_s: f64,
     pub down_bytes_per_s: f64,
     /// Segments up, and those of them that were sent again.
@@ -57,16 +57,16 @@ pub struct Carried {
 }
 
 /// Until the window's end.
-pub fn run(plan: Plan, window: Window) -> Result<Carried> {
+pub fn run(plan: Plan, window: Window) -> Result<LoadResult> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
-        let ways = [Kind::Up, Kind::Down].into_iter().cycle();
+        let ways = [ConnectionKind::Up, ConnectionKind::Down].into_iter().cycle();
         let all = ways.take(2 * usize::from(plan.streams));
         let transfers: Vec<_> = all
             .map(|kind| tokio::task::spawn_local(transfer(plan, kind, window)))
             .collect();
-        let mut carried = Carried::default();
+        let mut carried = LoadResult::default();
         for transfer in transfers {
             carried.add(transfer.await??);
         }
@@ -74,7 +74,7 @@ pub fn run(plan: Plan, window: Window) -> Result<Carried> {
     })
 }
 
-impl Carried {
+impl LoadResult {
     fn add(&mut self, more: Self) {
         self.up_bytes_per_s += more.up_bytes_per_s;
         self.down_bytes_per_s += more.down_bytes_per_s;
@@ -85,7 +85,7 @@ impl Carried {
 }
 
 /// A connection of this kind, after its hello.
-pub async fn connect(peer: SocketAddr, kind: Kind) -> Result<TcpStream> {
+pub async fn connect(peer: SocketAddr, kind: ConnectionKind) -> Result<TcpStream> {
     let connected = timeout(PATIENCE, TcpStream::connect(peer)).await;
     let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let mut stream =
@@ -95,7 +95,7 @@ pub async fn connect(peer: SocketAddr, kind: Kind) -> Result<TcpStream> {
     Ok(stream)
 }
 
-async fn transfer(plan: Plan, kind: Kind, window: Window) -> Result<Carried> {
+async fn transfer(plan: Plan, kind: ConnectionKind, window: Window) -> Result<LoadResult> {
     let stream = connect(plan.peer, kind).await?;
     if plan.background {
         let socket = SockRef::from(&stream);
@@ -108,15 +108,15 @@ async fn transfer(plan: Plan, kind: Kind, window: Window) -> Result<Carried> {
     let (reader, writer) = stream.into_split();
     let socket = writer.as_ref().as_fd().try_clone_to_owned();
     let socket = socket.context("cannot hold the socket of a transfer")?;
-    let told = || tcp_info(&socket).context("cannot read what a transfer has carried");
+    let read_info = || tcp_info(&socket).context("cannot read what a transfer has carried");
     let (questions, asked) = mpsc::unbounded_channel();
     let waits = Rc::new(RefCell::new(Waits::default()));
     let measure = async {
         sleep_until(window.start).await;
-        let (before, begun) = (told()?, Instant::now());
-        ask(&questions, &waits, window.end).await;
-        let (after, seconds) = (told()?, begun.elapsed().as_secs_f64());
-        Ok::<_, anyhow::Error>(Carried {
+        let (before, begun) = (read_info()?, Instant::now());
+        send_questions(&questions, &waits, window.end).await;
+        let (after, seconds) = (read_info()?, begun.elapsed().as_secs_f64());
+        Ok::<_, anyhow::Error>(LoadResult {
             up_bytes_per_s: (after.tcpi_bytes_acked - before.tcpi_bytes_acked) as f64 / seconds,
             down_bytes_per_s: (after.tcpi_bytes_received - before.tcpi_bytes_received) as f64 / seconds,
             sent: u64::from(after.tcpi_data_segs_out) - u64::from(before.tcpi_data_segs_out),
@@ -126,8 +126,8 @@ async fn transfer(plan: Plan, kind: Kind, window: Window) -> Result<Carried> {
     };
     let mut carried = tokio::select! {
         carried = measure => carried?,
-        failed = hear(reader, &waits) => bail!("the peer ended a transfer: {}", broken(failed)),
-        failed = say(writer, asked, kind == Kind::Up) => bail!("the peer ended a transfer: {}", broken(failed)),
+        failed = read_frames(reader, &waits) => bail!("the peer ended a transfer: {}", broken(failed)),
+        failed = write_frames(writer, asked, kind == ConnectionKind::Up) => bail!("the peer ended a transfer: {}", broken(failed)),
     };
     carried.waits = waits.take().all(window.end);
     Ok(carried)
@@ -155,7 +155,7 @@ impl Waits {
     }
 }
 
-async fn ask(questions: &UnboundedSender<u64>, waits: &RefCell<Waits>, end: Instant) {
+async fn send_questions(questions: &UnboundedSender<u64>, waits: &RefCell<Waits>, end: Instant) {
     let mut clock = interval_at(Instant::now(), BETWEEN_QUESTIONS);
     for number in 0.. {
         tokio::select! {
@@ -168,7 +168,7 @@ async fn ask(questions: &UnboundedSender<u64>, waits: &RefCell<Waits>, end: Inst
     }
 }
 
-async fn hear(reader: OwnedReadHalf, waits: &RefCell<Waits>) -> io::Result<()> {
+async fn read_frames(reader: OwnedReadHalf, waits: &RefCell<Waits>) -> io::Result<()> {
     let mut reader = BufReader::with_capacity(64 * 1024, reader);
     loop {
         if let (Frame::Answer(number), _) = read_frame(&mut reader).await? {
@@ -180,7 +180,7 @@ async fn hear(reader: OwnedReadHalf, waits: &RefCell<Waits>) -> io::Result<()> {
     }
 }
 
-async fn say(mut writer: OwnedWriteHalf, mut asked: UnboundedReceiver<u64>, fills: bool) -> io::Result<()> {
+async fn write_frames(mut writer: OwnedWriteHalf, mut asked: UnboundedReceiver<u64>, fills: bool) -> io::Result<()> {
     loop {
         let frame = match asked.try_recv() {
             Ok(number) => Frame::Question(number),

@@ -18,7 +18,7 @@ use crate::kernel::now;
 use crate::place::Place;
 
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct FlowTotals {
     pub bytes: u64,
     pub segments: u64,
     pub retransmitted: u64,
@@ -28,7 +28,7 @@ pub struct Seen {
 }
 
 /// Until the window's end.
-pub fn run(place: &Place, window: Window) -> Result<Seen> {
+pub fn run(place: &Place, window: Window) -> Result<FlowTotals> {
     let mut answers = client::ask(place, Request::Record)?;
     let _: Header = answers.first()?;
     let connection = answers.connection()?;
@@ -38,7 +38,7 @@ pub fn run(place: &Place, window: Window) -> Result<Seen> {
         let _ = connection.shutdown(Shutdown::Both);
     });
     let starts = now() + window.start.saturating_duration_since(Instant::now());
-    let mut seen = Seen::default();
+    let mut seen = FlowTotals::default();
     while let Some(line) = answers.line()? {
         // The last one may be cut short; kinds of a newer daemon are passed over.
         if let Ok(record) = serde_json::from_str::<Record>(&line)
@@ -50,7 +50,7 @@ pub fn run(place: &Place, window: Window) -> Result<Seen> {
     Ok(seen)
 }
 
-impl Seen {
+impl FlowTotals {
     /// What was carried since the connection was seen last, if that `counts`.
     fn take(&mut self, flow: Flow, counts: bool) {
         let before = self.flows.insert(flow.cookie, flow.clone());

@@ -12,13 +12,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, interval_at, sleep_until, timeout_at};
 
 use super::load::{Window, connect};
-use crate::commands::peer::wire::{Kind, PROBE_BYTES, hello};
+use crate::commands::peer::wire::{ConnectionKind, PROBE_BYTES, hello};
 
 const BETWEEN_CONNECTIONS: Duration = Duration::from_millis(100);
 const BETWEEN_MESSAGES: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
-pub struct Waited {
+pub struct ProbeResult {
     /// For a handshake, and then for an answer.
     pub to_connect: Vec<Duration>,
     pub to_answer: Vec<Duration>,
@@ -27,13 +27,13 @@ pub struct Waited {
 }
 
 /// Until the window's end.
-pub fn run(peer: SocketAddr, deadline: Duration, window: Window) -> Result<Waited> {
+pub fn run(peer: SocketAddr, deadline: Duration, window: Window) -> Result<ProbeResult> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let (connections, messages) = tokio::join!(connections(peer, window), messages(peer, deadline, window));
         let (to_connect, to_answer) = connections;
         let (late, messages) = messages?;
-        Ok(Waited {
+        Ok(ProbeResult {
             to_connect,
             to_answer,
             late,
@@ -68,7 +68,7 @@ async fn probe(peer: SocketAddr, end: Instant, waits: Waits) {
     let _ = stream.set_nodelay(true);
     let begun = Instant::now();
     let exchange = async {
-        let question = [&hello(Kind::Probe)[..], &[0; PROBE_BYTES]].concat();
+        let question = [&hello(ConnectionKind::Probe)[..], &[0; PROBE_BYTES]].concat();
         stream.write_all(&question).await?;
         stream.read_exact(&mut [0; PROBE_BYTES]).await
     };
@@ -83,7 +83,7 @@ async fn probe(peer: SocketAddr, end: Instant, waits: Waits) {
 
 /// How many were answered after their deadline, of how many. Those whose deadline is after the end are not counted.
 async fn messages(peer: SocketAddr, deadline: Duration, window: Window) -> Result<(u64, u64)> {
-    let stream = connect(peer, Kind::Probe).await?;
+    let stream = connect(peer, ConnectionKind::Probe).await?;
     let (mut reader, mut writer) = stream.into_split();
     let sent = Rc::new(RefCell::new(Vec::<Instant>::new()));
     let answered = RefCell::new(Vec::<Instant>::new());

@@ -3,7 +3,7 @@
 
 use giveway_engine::trial::{LEAST_PAIRS, Verdict};
 
-use super::{Answer, Report, Sizing};
+use super::{Comparison, Sizing, TrialReport};
 
 /// Of the picture.
 const COLUMNS: usize = 41;
@@ -34,7 +34,7 @@ pub fn sizing(sizing: &Sizing) -> String {
     )
 }
 
-pub fn text(report: &Report) -> String {
+pub fn text(report: &TrialReport) -> String {
     let (pairs, of_interval) = (report.intervals.len() / 2, report.interval_s);
     let load = match (&report.peer, report.background) {
         (Some(peer), true) => format!("background transfers to and from {peer}"),
@@ -64,7 +64,7 @@ pub fn text(report: &Report) -> String {
     text + &picture(&report.answers) + &explained(report)
 }
 
-fn shown(answer: &Answer) -> &'static str {
+fn shown(answer: &Comparison) -> &'static str {
     match answer.finding.verdict {
         _ if answer.finding.pairs < LEAST_PAIRS => "not measured",
         Verdict::Better => "better",
@@ -92,7 +92,7 @@ fn change(ratio: f64) -> String {
 }
 
 /// Each interval on one scale, that of ratios.
-fn picture(answers: &[Answer]) -> String {
+fn picture(answers: &[Comparison]) -> String {
     let bounds = answers
         .iter()
         .filter_map(|answer| Some([answer.finding.low?, answer.finding.high?]));
@@ -129,7 +129,7 @@ fn picture(answers: &[Answer]) -> String {
     text
 }
 
-fn explained(report: &Report) -> String {
+fn explained(report: &TrialReport) -> String {
     let mut text = "\nAll intervals together hold with 99%. Of trials in which nothing differs at most\n1% show a \
                     difference (Holm). `sees`: the change that is found with 95%.\n"
         .to_owned();

@@ -3,8 +3,8 @@
 
 use super::*;
 
-fn interval(pair: usize, with: bool, rpm: f64) -> Interval {
-    Interval {
+fn interval(pair: usize, with: bool, rpm: f64) -> TrialInterval {
+    TrialInterval {
         pair,
         with,
         values: BTreeMap::from([("rpm", rpm), ("late_percent", 0.0)]),
@@ -12,7 +12,7 @@ fn interval(pair: usize, with: bool, rpm: f64) -> Interval {
 }
 
 /// Pairs in either order.
-fn intervals(pairs: usize, with: f64) -> Vec<Interval> {
+fn intervals(pairs: usize, with: f64) -> Vec<TrialInterval> {
     let of = |pair: usize| {
         let rises = 1.0 + pair as f64 / 100.0;
         let mut both = [
@@ -25,8 +25,8 @@ fn intervals(pairs: usize, with: f64) -> Vec<Interval> {
     (0..pairs).flat_map(of).collect()
 }
 
-fn report(intervals: Vec<Interval>) -> Report {
-    Report {
+fn report(intervals: Vec<TrialInterval>) -> TrialReport {
+    TrialReport {
         version: "0",
         peer: Some("192.0.2.1:9872".to_owned()),
         background: false,

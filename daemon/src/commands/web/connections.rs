@@ -44,7 +44,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
 const REFUSED_AT_ONCE: usize = 64;
 
-pub enum Admission {
+pub enum AccessPolicy {
     /// These users, by the loopback.
     Users(Vec<u32>),
     Anyone,
@@ -52,37 +52,37 @@ pub enum Admission {
 
 /// Who connects.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum Who {
+enum ClientId {
     User(u32),
     /// Of another machine, or of this one where the kernel does not tell. The host's bits are zero.
     Network(IpAddr),
 }
 
 /// All connections, the oldest first.
-type Places = Rc<RefCell<BTreeMap<u64, Place>>>;
+type ConnectionSlots = Rc<RefCell<BTreeMap<u64, ConnectionSlot>>>;
 
-struct Place {
-    who: Who,
+struct ConnectionSlot {
+    who: ClientId,
     /// Told when another one is to have it.
     given_away: Rc<Notify>,
 }
 
-struct Turnstile {
-    admission: Admission,
+struct AccessControl {
+    admission: AccessPolicy,
     peers: Option<Peers>,
-    places: Places,
+    places: ConnectionSlots,
     turned_away: Rc<()>,
 }
 
 /// One connection's place, until it ends.
-struct Held {
+struct SlotGuard {
     number: u64,
     given_away: Rc<Notify>,
-    places: Places,
+    places: ConnectionSlots,
 }
 
-pub async fn serve(listener: TcpListener, router: Router, admission: Admission) -> Result<()> {
-    let mut turnstile = Turnstile::new(admission)?;
+pub async fn serve(listener: TcpListener, router: Router, admission: AccessPolicy) -> Result<()> {
+    let mut turnstile = AccessControl::new(admission)?;
     let local = LocalSet::new();
     local
         .run_until(async move {
@@ -105,32 +105,34 @@ pub async fn serve(listener: TcpListener, router: Router, admission: Admission) 
 }
 
 enum Refusal {
-    NotAllowed(Who),
+    NotAllowed(ClientId),
     Crowded,
 }
 
-impl Turnstile {
-    fn new(admission: Admission) -> Result<Self> {
+impl AccessControl {
+    fn new(admission: AccessPolicy) -> Result<Self> {
         let peers = match &admission {
-            Admission::Anyone => Peers::open().ok(),
-            Admission::Users(_) => Some(Peers::open()?),
+            AccessPolicy::Anyone => Peers::open().ok(),
+            AccessPolicy::Users(_) => Some(Peers::open()?),
         };
         Ok(Self {
             admission,
             peers,
-            places: Places::default(),
+            places: ConnectionSlots::default(),
             turned_away: Rc::default(),
         })
     }
 
-    fn admit(&mut self, stream: &TcpStream, from: SocketAddr) -> Result<Held, Refusal> {
-        let who = self.user(stream, from).map_or_else(|| Who::at(from.ip()), Who::User);
+    fn admit(&mut self, stream: &TcpStream, from: SocketAddr) -> Result<SlotGuard, Refusal> {
+        let who = self
+            .user(stream, from)
+            .map_or_else(|| ClientId::at(from.ip()), ClientId::User);
         match (&self.admission, who) {
-            (Admission::Users(users), Who::User(user)) if users.contains(&user) => {}
-            (Admission::Anyone, _) => {}
+            (AccessPolicy::Users(users), ClientId::User(user)) if users.contains(&user) => {}
+            (AccessPolicy::Anyone, _) => {}
             _ => return Err(Refusal::NotAllowed(who)),
         }
-        Held::take(&self.places, who)
+        SlotGuard::take(&self.places, who)
     }
 
     /// None where it is not this machine's, or the kernel does not tell.
@@ -156,7 +158,7 @@ impl Turnstile {
     }
 }
 
-impl Who {
+impl ClientId {
     fn at(address: IpAddr) -> Self {
         Self::Network(address.to_canonical()).within(LEVELS - 1)
     }
@@ -177,8 +179,8 @@ impl Who {
     }
 }
 
-impl Held {
-    fn take(places: &Places, who: Who) -> Result<Self, Refusal> {
+impl SlotGuard {
+    fn take(places: &ConnectionSlots, who: ClientId) -> Result<Self, Refusal> {
         let mut taken = places.borrow_mut();
         if taken.values().filter(|place| place.who == who).count() >= OF_ONE {
             return Err(Refusal::Crowded);
@@ -191,7 +193,7 @@ impl Held {
         }
         let number = taken.last_key_value().map_or(0, |(last, _)| last + 1);
         let given_away = Rc::new(Notify::new());
-        let place = Place {
+        let place = ConnectionSlot {
             who,
             given_away: given_away.clone(),
         };
@@ -206,11 +208,11 @@ impl Held {
 
 /// The oldest connection of those who have the most, at the widest level at which they have more than the newcomer's network
 /// would. None where nobody has.
-fn to_give_away(taken: &BTreeMap<u64, Place>, newcomer: Who) -> Option<u64> {
-    let mut among: Vec<(u64, Who)> = taken.iter().map(|(number, place)| (*number, place.who)).collect();
+fn to_give_away(taken: &BTreeMap<u64, ConnectionSlot>, newcomer: ClientId) -> Option<u64> {
+    let mut among: Vec<(u64, ClientId)> = taken.iter().map(|(number, place)| (*number, place.who)).collect();
     let mut is_others = false;
     for level in 0..LEVELS {
-        let mut counts: BTreeMap<Who, usize> = BTreeMap::new();
+        let mut counts: BTreeMap<ClientId, usize> = BTreeMap::new();
         for (_, who) in &among {
             *counts.entry(who.within(level)).or_default() += 1;
         }
@@ -224,7 +226,7 @@ fn to_give_away(taken: &BTreeMap<u64, Place>, newcomer: Who) -> Option<u64> {
     oldest.filter(|_| is_others)
 }
 
-impl Drop for Held {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
         self.places.borrow_mut().remove(&self.number);
     }
@@ -234,11 +236,11 @@ impl Refusal {
     /// Whatever was asked: it is not read.
     fn answer(&self) -> String {
         let (status, why) = match self {
-            Self::NotAllowed(Who::User(uid)) => (
+            Self::NotAllowed(ClientId::User(uid)) => (
                 "403 Forbidden",
                 format!("uid {uid} is not served here: `giveway web --allow {uid}` serves it too\n"),
             ),
-            Self::NotAllowed(Who::Network(_)) => (
+            Self::NotAllowed(ClientId::Network(_)) => (
                 "403 Forbidden",
                 "the kernel does not tell whose connection this is (inet_diag): `giveway web --anyone` serves it\n"
                     .to_owned(),
@@ -255,7 +257,7 @@ impl Refusal {
 }
 
 /// Answers the requests of one connection, to its end.
-async fn converse(stream: TcpStream, router: Router, held: Held) {
+async fn converse(stream: TcpStream, router: Router, held: SlotGuard) {
     tokio::select! {
         () = answer(stream, router) => {}
         () = held.given_away.notified() => tracing::debug!("a connection's place was given away"),
@@ -287,18 +289,18 @@ mod tests {
 
     #[test]
     fn no_user_takes_anothers_place() {
-        let places = Places::default();
-        let take = |who| Held::take(&places, who).ok();
-        let own: Vec<Held> = (0..1000).map_while(|_| take(Who::User(1000))).collect();
+        let places = ConnectionSlots::default();
+        let take = |who| SlotGuard::take(&places, who).ok();
+        let own: Vec<SlotGuard> = (0..1000).map_while(|_| take(ClientId::User(1000))).collect();
         assert_eq!(own.len(), OF_ONE);
-        assert!(take(Who::User(1001)).is_some());
+        assert!(take(ClientId::User(1001)).is_some());
         drop(own);
-        assert!(take(Who::User(1000)).is_some(), "what ended is free again");
+        assert!(take(ClientId::User(1000)).is_some(), "what ended is free again");
         assert!(places.borrow().is_empty());
     }
 
-    fn at(address: &str) -> Who {
-        Who::at(address.parse().unwrap())
+    fn at(address: &str) -> ClientId {
+        ClientId::at(address.parse().unwrap())
     }
 
     #[test]
@@ -311,14 +313,14 @@ mod tests {
 
     /// As many connections as there are, each from the next of these addresses; and how many a newcomer then gets.
     fn places_beside(crowd: impl Fn(u16) -> String, newcomer: &str) -> usize {
-        let places = Places::default();
-        let held: Vec<Held> = (0..200)
-            .filter_map(|number| Held::take(&places, at(&crowd(number))).ok())
+        let places = ConnectionSlots::default();
+        let held: Vec<SlotGuard> = (0..200)
+            .filter_map(|number| SlotGuard::take(&places, at(&crowd(number))).ok())
             .collect();
         assert!(held.len() >= OF_ALL.min(OF_ONE));
         assert!(places.borrow().len() <= OF_ALL);
-        let theirs: Vec<Held> = (0..1000)
-            .map_while(|_| Held::take(&places, at(newcomer)).ok())
+        let theirs: Vec<SlotGuard> = (0..1000)
+            .map_while(|_| SlotGuard::take(&places, at(newcomer)).ok())
             .collect();
         assert!(places.borrow().len() <= OF_ALL);
         theirs.len()
@@ -347,13 +349,13 @@ mod tests {
 
     #[test]
     fn who_has_as_many_as_others_takes_nothing_from_them() {
-        let places = Places::default();
-        let _held: Vec<Held> = (0..4)
-            .flat_map(|user| (0..OF_ONE).map(move |_| Who::User(user)))
-            .map_while(|who| Held::take(&places, who).ok())
+        let places = ConnectionSlots::default();
+        let _held: Vec<SlotGuard> = (0..4)
+            .flat_map(|user| (0..OF_ONE).map(move |_| ClientId::User(user)))
+            .map_while(|who| SlotGuard::take(&places, who).ok())
             .collect();
-        let fifth: Vec<Held> = (0..1000)
-            .map_while(|_| Held::take(&places, Who::User(9)).ok())
+        let fifth: Vec<SlotGuard> = (0..1000)
+            .map_while(|_| SlotGuard::take(&places, ClientId::User(9)).ok())
             .collect();
         assert_eq!(fifth.len(), OF_ALL / 5);
         assert_eq!(places.borrow().len(), OF_ALL);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Asks the daemon for those who look. Input: that somebody looks. Output: the latest [`Look`], the same for all of them.
+//! Asks the daemon for those who look. Input: that somebody looks. Output: the latest [`Snapshot`], the same for all of them.
 //!
 //! A thread of its own asks, and only what it decides by itself says how often: once a second at most, and so seldom that
 //! asking takes a twentieth of the time. While nobody looks nobody is asked, so that a page that nobody has open costs
@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 use tokio::sync::watch;
 
 use super::history::History;
-use super::look::{Look, Maker};
+use super::snapshot::{Snapshot, SnapshotMaker};
 use crate::control::client;
 use crate::exit;
 use crate::place::Place;
@@ -29,17 +29,17 @@ const PATIENCE: Duration = Duration::from_secs(4);
 
 #[derive(Clone)]
 pub struct Feed {
-    latest: watch::Receiver<Arc<Look>>,
+    latest: watch::Receiver<Arc<Snapshot>>,
     wanted: SyncSender<()>,
     history: Arc<Mutex<History>>,
 }
 
 impl Feed {
     pub fn start(place: Place) -> Result<Self> {
-        let (publish, latest) = watch::channel(Arc::new(Look::without("the daemon has not answered yet")));
+        let (publish, latest) = watch::channel(Arc::new(Snapshot::without("the daemon has not answered yet")));
         let (wanted, wants) = sync_channel(1);
         let history = Arc::new(Mutex::new(History::default()));
-        let asker = Asker {
+        let asker = StatusPoller {
             place,
             publish,
             history: history.clone(),
@@ -55,21 +55,21 @@ impl Feed {
         })
     }
 
-    /// The latest look, or a new one where that is old.
-    pub async fn look(&self) -> Arc<Look> {
+    /// The latest snapshot, or a new one where that is old.
+    pub async fn latest(&self) -> Arc<Snapshot> {
         let mut latest = self.latest.clone();
-        let look = latest.borrow_and_update().clone();
-        if look.is_fresh() {
-            return look;
+        let snapshot = latest.borrow_and_update().clone();
+        if snapshot.is_fresh() {
+            return snapshot;
         }
         // A full channel says the same already.
         let _ = self.wanted.try_send(());
         match tokio::time::timeout(PATIENCE, latest.changed()).await {
             Ok(Ok(())) => latest.borrow().clone(),
-            Ok(Err(_)) => Arc::new(Look::without(
+            Ok(Err(_)) => Arc::new(Snapshot::without(
                 "the thread that asks the daemon has ended: start `giveway web` anew",
             )),
-            Err(_) => Arc::new(Look::without("the daemon does not answer")),
+            Err(_) => Arc::new(Snapshot::without("the daemon does not answer")),
         }
     }
 
@@ -78,28 +78,28 @@ impl Feed {
     }
 }
 
-struct Asker {
+struct StatusPoller {
     place: Place,
-    publish: watch::Sender<Arc<Look>>,
+    publish: watch::Sender<Arc<Snapshot>>,
     history: Arc<Mutex<History>>,
 }
 
-impl Asker {
+impl StatusPoller {
     fn run(self, wants: &Receiver<()>) {
-        let mut maker = Maker::default();
+        let mut maker = SnapshotMaker::default();
         // Its end is the end of all who might look.
         while wants.recv().is_ok() {
             let asked = Instant::now();
-            let look = match client::status(&self.place) {
-                Ok(status) => maker.look(&status, asked.elapsed()),
-                Err(error) => Look::without(&exit::told(&error)),
+            let snapshot = match client::status(&self.place) {
+                Ok(status) => maker.take(&status, asked.elapsed()),
+                Err(error) => Snapshot::without(&exit::message(&error)),
             };
             let interval = (asked.elapsed() * REST).clamp(LEAST_INTERVAL, MOST_INTERVAL);
-            if let Some(sample) = &look.sample {
+            if let Some(sample) = &snapshot.sample {
                 let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
                 history.add(sample.clone());
             }
-            self.publish.send_replace(Arc::new(look.fresh_for(interval)));
+            self.publish.send_replace(Arc::new(snapshot.fresh_for(interval)));
             // Whoever asked meanwhile has their answer.
             while wants.try_recv().is_ok() {}
             thread::sleep(interval.saturating_sub(asked.elapsed()));

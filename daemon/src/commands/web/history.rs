@@ -32,14 +32,14 @@ const RECENT: usize = 600;
 const STEPS: usize = 600;
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
+pub struct HistorySample {
     pub at_ms: u64,
     pub values: [Option<f64>; COLUMNS.len()],
 }
 
 #[derive(Debug)]
 pub struct History {
-    recent: VecDeque<Sample>,
+    recent: VecDeque<HistorySample>,
     /// Means, oldest first.
     steps: Vec<Step>,
     step_ms: u64,
@@ -53,15 +53,15 @@ struct Step {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct HistoryBody {
     columns: [&'static str; COLUMNS.len()],
     step_ms: u64,
-    recent: Vec<Row>,
-    whole: Vec<Row>,
+    recent: Vec<TimedValues>,
+    whole: Vec<TimedValues>,
 }
 
 /// A time, and a value for each column.
-type Row = (u64, Vec<Option<f64>>);
+type TimedValues = (u64, Vec<Option<f64>>);
 
 impl Default for History {
     fn default() -> Self {
@@ -75,7 +75,7 @@ impl Default for History {
 
 impl History {
     /// Samples come in the order of their times.
-    pub fn add(&mut self, sample: Sample) {
+    pub fn add(&mut self, sample: HistorySample) {
         self.add_to_steps(&sample);
         if self.recent.len() == RECENT {
             self.recent.pop_front();
@@ -83,7 +83,7 @@ impl History {
         self.recent.push_back(sample);
     }
 
-    fn add_to_steps(&mut self, sample: &Sample) {
+    fn add_to_steps(&mut self, sample: &HistorySample) {
         let step = Step::of(sample, self.step_ms);
         self.steps.push(step);
         self.fold();
@@ -106,19 +106,19 @@ impl History {
     }
 
     pub fn to_json(&self) -> Vec<u8> {
-        let told = Told {
+        let told = HistoryBody {
             columns: COLUMNS,
             step_ms: self.step_ms,
-            recent: self.recent.iter().map(Sample::row).collect(),
+            recent: self.recent.iter().map(HistorySample::row).collect(),
             whole: self.steps.iter().map(|step| step.row(self.step_ms)).collect(),
         };
         serde_json::to_vec(&told).unwrap_or_default()
     }
 }
 
-impl Sample {
+impl HistorySample {
     /// Four digits are as much as a chart shows.
-    pub fn row(&self) -> Row {
+    pub fn row(&self) -> TimedValues {
         (self.at_ms, self.values.map(|value| value.map(short)).to_vec())
     }
 }
@@ -130,7 +130,7 @@ fn short(value: f64) -> f64 {
 }
 
 impl Step {
-    fn of(sample: &Sample, step_ms: u64) -> Self {
+    fn of(sample: &HistorySample, step_ms: u64) -> Self {
         Self {
             number: sample.at_ms / step_ms,
             sums: sample.values.map(|value| value.map_or((0.0, 0), |value| (value, 1))),
@@ -143,7 +143,7 @@ impl Step {
         }
     }
 
-    fn row(&self, step_ms: u64) -> Row {
+    fn row(&self, step_ms: u64) -> TimedValues {
         let mean = |(sum, count): (f64, u32)| (count > 0).then(|| short(sum / f64::from(count)));
         (self.number * step_ms, self.sums.map(mean).to_vec())
     }
@@ -153,8 +153,8 @@ impl Step {
 mod tests {
     use super::*;
 
-    fn sample(second: u64, value: Option<f64>) -> Sample {
-        Sample {
+    fn sample(second: u64, value: Option<f64>) -> HistorySample {
+        HistorySample {
             at_ms: second * 1000,
             values: [value; COLUMNS.len()],
         }

@@ -24,7 +24,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::queue::{delay_s, rate};
-use super::traffic::{CLASSES, OfClass};
+use super::traffic::{CLASSES, ClassTraffic};
 use crate::words::{clipped, printable};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -32,7 +32,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// What the figures are taken from.
 pub struct Source<'a> {
     pub status: &'a Status,
-    pub classes: &'a [OfClass; CLASSES],
+    pub classes: &'a [ClassTraffic; CLASSES],
     /// To get the status.
     pub took: Duration,
 }
@@ -44,17 +44,17 @@ struct Family {
     /// Without the prefix `giveway_`, the unit and `_total`.
     name: &'static str,
     unit: &'static str,
-    kind: Kind,
+    kind: FamilyKind,
     help: &'static str,
     values: fn(&Source<'_>) -> Values,
 }
 
 #[derive(Clone, Copy, Eq, PartialEq)]
-enum Kind {
+enum FamilyKind {
     Gauge,
     Counter,
 }
-use Kind::{Counter, Gauge};
+use FamilyKind::{Counter, Gauge};
 
 /// One value of one family.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ pub struct Point {
 const fn family(
     name: &'static str,
     unit: &'static str,
-    kind: Kind,
+    kind: FamilyKind,
     help: &'static str,
     values: fn(&Source<'_>) -> Values,
 ) -> Family {
@@ -209,7 +209,7 @@ fn work(s: &Source<'_>, of: fn(&giveway_engine::status::Cost) -> f64) -> Values 
     labelled("work", [("pass", of(&daemon.passes)), ("walk", of(&daemon.walks))])
 }
 
-fn of_classes(s: &Source<'_>, of: fn(&OfClass) -> f64) -> Values {
+fn of_classes(s: &Source<'_>, of: fn(&ClassTraffic) -> f64) -> Values {
     let classes = Class::ALL.iter().zip(s.classes);
     classes
         .map(|(class, counted)| (vec![("class", class.name().to_owned())], of(counted)))
@@ -410,14 +410,14 @@ mod tests {
     use giveway_engine::downlink::Passing;
     use giveway_engine::enforcement::limit_use::LimitUse;
 
-    use super::super::look::{Look, Maker};
+    use super::super::snapshot::{Snapshot, SnapshotMaker};
     use super::super::traffic::tests::{flow, status};
     use super::*;
 
     fn text(accept: &'static str) -> (&'static str, String) {
-        let look = Maker::default().look(&status(1, 1, &[flow(1, 1)]), Duration::from_millis(5));
+        let snapshot = SnapshotMaker::default().take(&status(1, 1, &[flow(1, 1)]), Duration::from_millis(5));
         let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
-        exposition(&look.points, &headers)
+        exposition(&snapshot.points, &headers)
     }
 
     #[test]
@@ -515,7 +515,7 @@ mod tests {
         let orders = orders.flat_map(|link| ["bulk", "background"].map(|class| order(link, class)));
         full.network.limits = (0..limits).map(limit).chain(orders).collect();
         full.priority = Some(PriorityStatus::default());
-        Maker::default().look(&full, Duration::ZERO).points
+        SnapshotMaker::default().take(&full, Duration::ZERO).points
     }
 
     #[test]
@@ -553,14 +553,18 @@ mod tests {
             format!("{none} series, {of_link} for each managed link and {of_limit} for each limit, {most} at most");
         assert!(manual.contains(&bound), "docs/web.md is to say: {bound}");
         let flows: Vec<_> = (0..1000).map(|cookie| flow(cookie, 1)).collect();
-        let many = Maker::default().look(&status(1, 1, &flows), Duration::ZERO).points;
-        let few = Maker::default().look(&status(1, 1, &flows[..1]), Duration::ZERO).points;
+        let many = SnapshotMaker::default()
+            .take(&status(1, 1, &flows), Duration::ZERO)
+            .points;
+        let few = SnapshotMaker::default()
+            .take(&status(1, 1, &flows[..1]), Duration::ZERO)
+            .points;
         assert_eq!(many.len(), few.len(), "sockets make no series");
     }
 
     #[test]
     fn without_a_daemon_up_is_0_and_nothing_else_is_said() {
-        let (_, text) = exposition(&Look::without("gone").points, &HeaderMap::new());
+        let (_, text) = exposition(&Snapshot::without("gone").points, &HeaderMap::new());
         let values: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(values, ["giveway_up 0.0"]);
     }

@@ -18,26 +18,26 @@ pub const CLASSES: usize = Class::ALL.len();
 #[derive(Debug, Default)]
 pub struct Traffic {
     /// Of each socket of the status before.
-    seen: HashMap<Cookie, Counted>,
-    before: Option<Before>,
-    totals: [Total; CLASSES],
+    seen: HashMap<Cookie, FlowCounters>,
+    before: Option<LastStatus>,
+    totals: [ClassTotal; CLASSES],
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Before {
+struct LastStatus {
     daemon: u32,
     at: Duration,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Counted {
+struct FlowCounters {
     acked_bytes: u64,
     received_bytes: u64,
     retransmits: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Total {
+struct ClassTotal {
     delivered_bytes: u64,
     received_bytes: u64,
     retransmits: u64,
@@ -45,7 +45,7 @@ struct Total {
 
 /// One class at one moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OfClass {
+pub struct ClassTraffic {
     /// TCP.
     pub sockets: u32,
     pub senders: u32,
@@ -70,25 +70,25 @@ pub struct Rates {
 }
 
 /// What a status says of traffic.
-pub struct Seen<'a> {
-    pub classes: [OfClass; CLASSES],
+pub struct TrafficSummary<'a> {
+    pub classes: [ClassTraffic; CLASSES],
     /// Each TCP connection beyond the loopback.
     pub flows: Vec<(&'a FlowView, Rates)>,
 }
 
 impl Traffic {
-    pub fn count<'a>(&mut self, status: &'a Status) -> Seen<'a> {
+    pub fn count<'a>(&mut self, status: &'a Status) -> TrafficSummary<'a> {
         let at = Duration::from_nanos(status.network.taken_t_ns);
         let same_daemon = self.before.filter(|before| before.daemon == status.daemon.pid);
         let since = self
             .before
             .map_or(0.0, |before| at.saturating_sub(before.at).as_secs_f64());
-        self.before = Some(Before {
+        self.before = Some(LastStatus {
             daemon: status.daemon.pid,
             at,
         });
         let before = std::mem::take(&mut self.seen);
-        let mut classes = [OfClass::default(); CLASSES];
+        let mut classes = [ClassTraffic::default(); CLASSES];
         let mut flows = Vec::new();
         for view in status
             .network
@@ -97,12 +97,12 @@ impl Traffic {
             .filter(|view| is_beyond_loopback(&view.flow))
         {
             let flow = &view.flow;
-            let counted = Counted::of(flow);
+            let counted = FlowCounters::of(flow);
             self.seen.insert(flow.cookie, counted);
             // A connection that this daemon had not shown is new, and all of it counts.
-            let new = same_daemon.map(|_| Counted::default());
+            let new = same_daemon.map(|_| FlowCounters::default());
             let grown = before.get(&flow.cookie).copied().or(new);
-            let grown = grown.map_or(Counted::default(), |before| counted.since(before));
+            let grown = grown.map_or(FlowCounters::default(), |before| counted.since(before));
             let class = view.class as usize;
             self.totals[class].add(&grown);
             let rate = |bytes: u64| if since > 0.0 { bytes as f64 / since } else { 0.0 };
@@ -117,7 +117,7 @@ impl Traffic {
             (class.delivered_bytes, class.retransmits) = (total.delivered_bytes, total.retransmits);
             class.received_bytes = total.received_bytes;
         }
-        Seen { classes, flows }
+        TrafficSummary { classes, flows }
     }
 }
 
@@ -125,7 +125,7 @@ pub fn is_beyond_loopback(flow: &Flow) -> bool {
     flow.ifindex != LOOPBACK_IFINDEX && !flow.remote.ip().to_canonical().is_loopback()
 }
 
-impl Counted {
+impl FlowCounters {
     fn of(flow: &Flow) -> Self {
         Self {
             acked_bytes: flow.acked_bytes,
@@ -144,15 +144,15 @@ impl Counted {
     }
 }
 
-impl Total {
-    fn add(&mut self, grown: &Counted) {
+impl ClassTotal {
+    fn add(&mut self, grown: &FlowCounters) {
         self.delivered_bytes += grown.acked_bytes;
         self.received_bytes += grown.received_bytes;
         self.retransmits += u64::from(grown.retransmits);
     }
 }
 
-impl OfClass {
+impl ClassTraffic {
     fn add(&mut self, view: &FlowView, rates: Rates) {
         let flow = &view.flow;
         self.sockets += 1;
@@ -212,7 +212,7 @@ pub mod tests {
         })
     }
 
-    fn bulk(seen: &Seen) -> OfClass {
+    fn bulk(seen: &TrafficSummary) -> ClassTraffic {
         seen.classes[Class::Bulk as usize]
     }
 

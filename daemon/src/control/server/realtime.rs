@@ -6,7 +6,7 @@ use giveway_engine::config::{Conditions, Config, RealtimeRule};
 use giveway_engine::priority::Rule;
 use tokio::net::unix::UCred;
 
-use super::super::{Launched, Request};
+use super::super::{LaunchTerms, Request};
 use super::Handlers;
 use crate::kernel::uid_of;
 
@@ -15,7 +15,7 @@ pub(super) async fn change(
     request: Request,
     peer: &UCred,
     gids: Vec<u32>,
-) -> Result<Option<Launched>, String> {
+) -> Result<Option<LaunchTerms>, String> {
     let uid = peer.uid();
     handlers.realtime.may_ask(uid, &gids)?;
     match request {
@@ -39,7 +39,7 @@ pub(super) async fn change(
             let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
             let pid = pid.ok_or("the asking process is not visible in this pid namespace")?;
             handlers.realtime.launch(pid, rule.schedule, uid, gids).await?;
-            Ok(Some(Launched {
+            Ok(Some(LaunchTerms {
                 rttime_ms: handlers.limits.rttime_ms,
             }))
         }

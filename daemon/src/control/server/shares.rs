@@ -33,7 +33,7 @@ pub(super) struct Shares(Rc<RefCell<BTreeMap<u32, User>>>);
 
 /// A connection's.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct UserSlot {
     uid: u32,
     shares: Shares,
 }
@@ -41,7 +41,7 @@ pub(super) struct Share {
 impl Shares {
     /// # Errors
     /// Why this user has to wait.
-    pub fn take(&self, uid: u32) -> Result<Share, String> {
+    pub fn take(&self, uid: u32) -> Result<UserSlot, String> {
         let mut users = self.0.borrow_mut();
         let now = Instant::now();
         // Those that are gone: the table is as long as what is connected, and has asked a moment ago.
@@ -64,14 +64,14 @@ impl Shares {
             next: now,
         });
         user.connections += 1;
-        Ok(Share {
+        Ok(UserSlot {
             uid,
             shares: self.clone(),
         })
     }
 }
 
-impl Share {
+impl UserSlot {
     /// Waits until it is this request's turn: behind those of the same user, and no others. The one behind it waits for so
     /// long more, which is settled now: it may come before this one is served.
     pub async fn turn(&self, takes: Duration) {
@@ -89,7 +89,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for UserSlot {
     fn drop(&mut self) {
         if let Some(user) = self.shares.0.borrow_mut().get_mut(&self.uid) {
             user.connections -= 1;
@@ -104,15 +104,15 @@ mod tests {
     #[test]
     fn no_user_takes_anothers_share_and_none_takes_roots() {
         let shares = Shares::default();
-        let own: Vec<Share> = (0..OF_A_USER).map(|_| shares.take(1000).unwrap()).collect();
+        let own: Vec<UserSlot> = (0..OF_A_USER).map(|_| shares.take(1000).unwrap()).collect();
         let refused = shares.take(1000).unwrap_err();
         assert!(refused.contains("uid 1000 has 8 connections"), "{refused}");
-        let others: Vec<Share> = (1001..)
+        let others: Vec<UserSlot> = (1001..)
             .map_while(|uid| shares.take(uid).ok())
             .take(2 * OF_USERS)
             .collect();
         assert_eq!(own.len() + others.len(), OF_USERS);
-        let root: Vec<Share> = (0..OF_ROOT).map(|_| shares.take(0).unwrap()).collect();
+        let root: Vec<UserSlot> = (0..OF_ROOT).map(|_| shares.take(0).unwrap()).collect();
         assert!(shares.take(0).is_err());
         drop((own, others));
         assert!(shares.take(1000).is_ok(), "what ended is free again");

@@ -23,14 +23,14 @@ const POLL_EVERY: Duration = Duration::from_millis(5);
 
 /// A process, for others to find it again, and never a later one of its number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Named {
+pub struct ProcessIdentity {
     pub pid: u32,
     mark: ThreadMark,
     /// The pid namespace in which this is its number.
     namespace: u64,
 }
 
-impl Named {
+impl ProcessIdentity {
     /// None where there is none of this number.
     pub fn of(pid: u32) -> Result<Option<Self>> {
         let mark = ThreadMark::of(pid, pid).context("a process cannot be looked at")?;
@@ -89,12 +89,12 @@ impl Named {
 ///
 /// # Errors
 /// Where that cannot be told, here and below.
-pub fn is_over(process: Named) -> Result<bool> {
+pub fn is_over(process: ProcessIdentity) -> Result<bool> {
     is_over_within(process, Duration::ZERO)
 }
 
 /// Waits for it; false where it did not come to that.
-pub fn is_over_within(process: Named, patience: Duration) -> Result<bool> {
+pub fn is_over_within(process: ProcessIdentity, patience: Duration) -> Result<bool> {
     let start = Instant::now();
     if !process.is_there()? {
         return Ok(true);
@@ -109,7 +109,7 @@ pub fn is_over_within(process: Named, patience: Duration) -> Result<bool> {
     Ok(true)
 }
 
-fn is_over_by(process: Named, tasks: &Tasks) -> Result<bool> {
+fn is_over_by(process: ProcessIdentity, tasks: &Tasks) -> Result<bool> {
     let main = tasks.threads.thread(process.pid)?;
     Ok(main.is_none_or(|main| main.is_ending) || !process.is_there()?)
 }
@@ -118,7 +118,7 @@ fn is_over_by(process: Named, tasks: &Tasks) -> Result<bool> {
 ///
 /// # Errors
 /// Where it is something else, or may not be killed.
-pub fn kill(process: Named) -> Result<()> {
+pub fn kill(process: ProcessIdentity) -> Result<()> {
     let handle = match Handle::open(process.pid) {
         Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => return Ok(()),
         handle => handle.with_context(|| format!("cannot open process {}", process.pid))?,
@@ -173,14 +173,14 @@ mod tests {
 
     #[test]
     fn what_has_ended_or_has_another_mark_is_over_and_what_lives_is_not() {
-        let own = Named::own().unwrap();
+        let own = ProcessIdentity::own().unwrap();
         assert!(!is_over(own).unwrap());
         let [pid, namespace, kind, mark] = own.to_words();
-        assert_eq!(Named::from_words([pid, namespace, kind, mark]), Some(own));
-        let other = Named::from_words([pid, namespace, kind, mark + 1]).unwrap();
+        assert_eq!(ProcessIdentity::from_words([pid, namespace, kind, mark]), Some(own));
+        let other = ProcessIdentity::from_words([pid, namespace, kind, mark + 1]).unwrap();
         assert!(is_over(other).unwrap());
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let named = Named::of(child.id()).unwrap().unwrap();
+        let named = ProcessIdentity::of(child.id()).unwrap().unwrap();
         assert!(!is_over_within(named, Duration::ZERO).unwrap());
         let refused = kill(named).unwrap_err().to_string();
         assert!(refused.contains("is sleep, not giveway"), "{refused}");
@@ -191,18 +191,18 @@ mod tests {
         );
         child.wait().unwrap();
         assert!(is_over(named).unwrap() && kill(named).is_ok());
-        assert_eq!(Named::of(child.id()).unwrap(), None);
+        assert_eq!(ProcessIdentity::of(child.id()).unwrap(), None);
     }
 
     #[test]
     fn what_cannot_be_told_from_here_is_not_over() {
-        let [pid, namespace, kind, mark] = Named::own().unwrap().to_words();
+        let [pid, namespace, kind, mark] = ProcessIdentity::own().unwrap().to_words();
         // Of this number there is none here.
         for pid in [pid, i32::MAX as u64] {
-            let elsewhere = Named::from_words([pid, namespace + 1, kind, mark]).unwrap();
+            let elsewhere = ProcessIdentity::from_words([pid, namespace + 1, kind, mark]).unwrap();
             let refused = is_over(elsewhere).unwrap_err().to_string();
             assert!(refused.contains("another pid namespace"), "{refused}");
         }
-        assert_eq!(Named::from_words([pid, namespace, 0, mark]), None);
+        assert_eq!(ProcessIdentity::from_words([pid, namespace, 0, mark]), None);
     }
 }

@@ -10,15 +10,15 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use super::Found;
+use super::StartedProcess;
 
 const KEPT: usize = 4096;
 
 #[derive(Debug, Default)]
-pub struct Executed(BTreeMap<ProcessId, Was>);
+pub struct ExecHistory(BTreeMap<ProcessId, LastExec>);
 
 #[derive(Debug)]
-struct Was {
+struct LastExec {
     uid: u32,
     /// The memory of an image that is gone may be another's; the count of execs does not come back.
     image: (u64, u64),
@@ -26,9 +26,9 @@ struct Was {
     trusted: Vec<String>,
 }
 
-impl Executed {
+impl ExecHistory {
     /// Adds what the same image was found to be before.
-    pub fn recall(&mut self, found: &mut Found) {
+    pub fn recall(&mut self, found: &mut StartedProcess) {
         let (id, image) = (found.started.id, (found.image, found.execs));
         let process = &mut found.started.process;
         let was = self.0.remove(&id).filter(|was| was.image == image);
@@ -47,7 +47,7 @@ impl Executed {
         if self.0.len() >= KEPT {
             self.make_room();
         }
-        let was = Was {
+        let was = LastExec {
             uid: process.uid,
             image,
             executables,
@@ -92,9 +92,9 @@ mod tests {
 
     use super::*;
 
-    fn found(pid: u32, uid: u32, image: u64, execs: u64, executables: &[&str]) -> Found {
+    fn found(pid: u32, uid: u32, image: u64, execs: u64, executables: &[&str]) -> StartedProcess {
         let executables: Vec<String> = executables.iter().map(|path| (*path).to_owned()).collect();
-        Found {
+        StartedProcess {
             started: Started {
                 id: ProcessId { pid, start_ns: 1 },
                 process: Process {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_is(executed: &mut Executed, mut found: Found, expected: &[&str]) {
+    fn assert_is(executed: &mut ExecHistory, mut found: StartedProcess, expected: &[&str]) {
         executed.recall(&mut found);
         assert_eq!(found.started.process.executables, expected);
         assert_eq!(found.started.process.trusted, expected);
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_process_stays_what_it_was_until_it_executes_anew() {
-        let executed = &mut Executed::default();
+        let executed = &mut ExecHistory::default();
         assert_is(executed, found(5, 0, 64, 3, &["/usr/bin/camera"]), &["/usr/bin/camera"]);
         assert_is(executed, found(5, 0, 64, 3, &[]), &["/usr/bin/camera"]);
         // The kernel may use the same memory for an image again.
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_file_that_only_has_the_number_of_the_executable_is_not_remembered() {
-        let executed = &mut Executed::default();
+        let executed = &mut ExecHistory::default();
         let mut other = found(5, 0, 64, 3, &["/usr/bin/camera"]);
         other.at_its_place.clear();
         assert_is(executed, other, &["/usr/bin/camera"]);
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_file_that_others_may_write_to_by_now_is_trusted_no_more() {
-        let executed = &mut Executed::default();
+        let executed = &mut ExecHistory::default();
         assert_is(executed, found(5, 0, 64, 3, &["/usr/bin/camera"]), &["/usr/bin/camera"]);
         let mut opened = found(5, 0, 64, 3, &[]);
         opened.file_is_roots = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which tables of routes the rules lead to (`ip rule`), and for which packets. Input: rtnetlink's list of rules. Output: one
-//! [`Way`] for each table, kind of packets, and what the rule ignores of the table. It reads no route.
+//! [`TableLookup`] for each table, kind of packets, and what the rule ignores of the table. It reads no route.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ const LOCAL: u32 = libc::RT_TABLE_LOCAL as u32;
 
 /// A table that packets are looked up in; in the order of preference.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Way {
+pub(super) struct TableLookup {
     /// Only for packets of a source, a mark, a user, and so on.
     for_some: bool,
     priority: u32,
@@ -50,7 +50,7 @@ pub(super) struct Way {
     pub(super) table: u32,
 }
 
-impl Way {
+impl TableLookup {
     /// Whether it takes a route for addresses of so many bits.
     pub(super) fn uses(&self, bits: u8) -> bool {
         self.ignores_bits.is_none_or(|ignored| bits > ignored)
@@ -58,7 +58,7 @@ impl Way {
 }
 
 /// The ways of this protocol, and how many tables more there are.
-pub(super) fn ways(family: u8) -> Result<(Vec<Way>, usize)> {
+pub(super) fn ways(family: u8) -> Result<(Vec<TableLookup>, usize)> {
     let rules = again(|| {
         let (mut netlink, mut rules) = (Netlink::open_strict()?, Vec::new());
         let mut fixed = [0; RULE_BYTES];
@@ -71,7 +71,7 @@ pub(super) fn ways(family: u8) -> Result<(Vec<Way>, usize)> {
     })?;
     if rules.is_empty() {
         // A kernel without rules looks in one table.
-        let main = Way {
+        let main = TableLookup {
             for_some: false,
             priority: 0,
             ignores_bits: None,
@@ -87,15 +87,15 @@ pub(super) fn ways(family: u8) -> Result<(Vec<Way>, usize)> {
 }
 
 /// Of each way the first; a hundred rules lead to one table on many a host.
-fn chosen(ways: impl Iterator<Item = Way>) -> (Vec<Way>, usize) {
-    let mut first: BTreeMap<(u32, bool, Option<u8>), Way> = BTreeMap::new();
+fn chosen(ways: impl Iterator<Item = TableLookup>) -> (Vec<TableLookup>, usize) {
+    let mut first: BTreeMap<(u32, bool, Option<u8>), TableLookup> = BTreeMap::new();
     for way in ways {
         let known = first
             .entry((way.table, way.for_some, way.ignores_bits))
             .or_insert_with(|| way.clone());
         known.priority = known.priority.min(way.priority);
     }
-    let mut ways: Vec<Way> = first.into_values().collect();
+    let mut ways: Vec<TableLookup> = first.into_values().collect();
     ways.sort();
     let mut tables: Vec<u32> = Vec::new();
     for way in &ways {
@@ -113,7 +113,7 @@ fn is_vrfs(rule: &[u8]) -> bool {
     attribute(rule, RULE_BYTES, FRA_L3MDEV).is_some_and(|value| value == [1])
 }
 
-fn ways_of(rule: &[u8], of_vrfs: &[u32]) -> Vec<Way> {
+fn ways_of(rule: &[u8], of_vrfs: &[u32]) -> Vec<TableLookup> {
     let Some(&[_, to_bits, from_bits, tos, _, _, _, action, ..]) = rule.first_chunk::<RULE_BYTES>() else {
         return Vec::new();
     };
@@ -128,7 +128,7 @@ fn ways_of(rule: &[u8], of_vrfs: &[u32]) -> Vec<Way> {
     };
     // All bits stand for none.
     let ignored = number(FRA_SUPPRESS_PREFIXLEN).and_then(|bits| u8::try_from(bits).ok());
-    let way = |table| Way {
+    let way = |table| TableLookup {
         for_some: inverts || is_vrfs(rule) || [to_bits, from_bits, tos] != [0; 3] || chooses(rule),
         priority: number(FRA_PRIORITY).unwrap_or(0),
         ignores_bits: ignored,
@@ -152,13 +152,13 @@ mod tests {
 
     #[test]
     fn of_many_rules_so_many_tables_are_read_and_the_rest_is_counted() {
-        let way = |n: u32| Way {
+        let way = |n: u32| TableLookup {
             for_some: true,
             priority: n,
             ignores_bits: None,
             table: n % 100,
         };
-        let main = Way {
+        let main = TableLookup {
             for_some: false,
             priority: 32_766,
             ignores_bits: None,

@@ -20,9 +20,9 @@ use giveway_engine::sockets::setting::Request;
 
 use super::Running;
 use crate::actuate::nice::NiceActuator;
-use crate::kernel::inherit::Named;
+use crate::kernel::inherit::InheritingProcess;
 use crate::kernel::libbpf_log::one_line;
-use crate::kernel::walker::Unwalked;
+use crate::kernel::walker::WalkError;
 use crate::kernel::{is_shortage, now};
 use crate::life::LONG_WORK;
 
@@ -32,14 +32,14 @@ const LINES_PER_S: u64 = 20;
 
 /// How many lines there were in the present second, and how many were left out since the last one.
 #[derive(Default)]
-pub(super) struct Lines {
+pub(super) struct LogQuota {
     second: u64,
     said: u64,
     left_out: u64,
 }
 
-impl Lines {
-    fn say(&mut self, change: &Change) {
+impl LogQuota {
+    fn log(&mut self, change: &Change) {
         let second = now().as_secs();
         if second != self.second {
             (self.second, self.said) = (second, 0);
@@ -73,6 +73,7 @@ impl Running {
         self.daemon.queue.set_detours(links).map(|()| refused)
     }
 
+    // Long: an arm an action, each a few lines.
     pub(super) fn carry_out(&mut self, actions: Vec<Action>) -> Result<Vec<Input<'static>>> {
         let mut outcomes = Vec::new();
         let mut limits = Vec::new();
@@ -88,21 +89,21 @@ impl Running {
                     self.cap_new()?;
                 }
                 Action::Queue(LinkRequest { ifindex, name, request }) => {
-                    self.sign.give_for(LONG_WORK);
+                    self.heartbeat.beat_before(LONG_WORK);
                     let outcome = match &request {
                         queue::Request::Set(plan) => self.daemon.queue.set(ifindex, &name, plan.as_ref()),
                         // Where it fails, the queue is taken down.
                         queue::Request::Tune(tuning) => self.daemon.queue.tune(ifindex, tuning),
                     };
                     // What the next look finds is our own change, and must be compared with that.
-                    self.tell_uplinks |= matches!(request, queue::Request::Set(_));
+                    self.resend_uplinks |= matches!(request, queue::Request::Set(_));
                     outcomes.push(Input::Queue(queue::Input::Outcome {
                         ifindex,
                         outcome: outcome.map_err(|error| one_line(&error)),
                     }));
                 }
                 Action::Downlink(downlink::Action::Set { way, plan }) => {
-                    self.sign.give_for(LONG_WORK);
+                    self.heartbeat.beat_before(LONG_WORK);
                     let outcome = match way {
                         Way::Received => {
                             self.containers_changed = true;
@@ -155,7 +156,7 @@ impl Running {
                     self.containers_changed = true;
                 }
                 Action::Class(class::Action::HandOn { process, image, rule }) => {
-                    named.push(Named { process, image, rule })
+                    named.push(InheritingProcess { process, image, rule })
                 }
                 Action::Nice(nice::Action::Renice { process, cause, .. }) => {
                     let nice = self.daemon.nice.as_mut();
@@ -174,7 +175,7 @@ impl Running {
                 Action::Report(report) => self.send(&report),
                 Action::Record(what) => {
                     if let What::Change(change) = &what {
-                        self.lines.say(change);
+                        self.lines.log(change);
                     }
                     self.records.write(now(), what);
                 }
@@ -205,7 +206,7 @@ impl Running {
     }
 
     /// What processes hand on by rule, and what follows for those that they have started.
-    pub(super) fn hand_down(&mut self, named: &[Named]) -> Result<()> {
+    pub(super) fn hand_down(&mut self, named: &[InheritingProcess]) -> Result<()> {
         let done = self.daemon.owners.hand_down(named);
         self.tolerate(done)?;
         Ok(())
@@ -228,7 +229,7 @@ impl Running {
     pub(super) fn tolerate<T>(&mut self, outcome: Result<T>) -> Result<Option<T>> {
         match outcome {
             // It is told of for as long as it is so.
-            Err(error) if hindrance(&error).is_some_and(|hindrance| hindrance != Unwalked::Ended) => Ok(None),
+            Err(error) if hindrance(&error).is_some_and(|hindrance| hindrance != WalkError::Ended) => Ok(None),
             Err(error) if is_shortage(&error) => {
                 let line = format!("{}; trying again", one_line(&error));
                 if self.short_of.is_none() {
@@ -248,6 +249,6 @@ impl Running {
     }
 }
 
-fn hindrance(error: &anyhow::Error) -> Option<Unwalked> {
+fn hindrance(error: &anyhow::Error) -> Option<WalkError> {
     error.downcast_ref().copied()
 }

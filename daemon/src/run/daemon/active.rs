@@ -45,7 +45,7 @@ impl Claim {
 }
 
 impl ActiveClaims {
-    fn say(&mut self, owners: &OwnerReader, asker: Asker, id: u64, for_s: Option<u32>) -> Result<(), String> {
+    fn claim(&mut self, owners: &OwnerReader, asker: Asker, id: u64, for_s: Option<u32>) -> Result<(), String> {
         let users = self.said.keys().filter(|uid| **uid != 0).count();
         let uid = asker.uid;
         if uid != 0 && users >= USERS && !self.said.contains_key(&uid) {
@@ -126,14 +126,14 @@ impl ActiveClaims {
 impl Running {
     pub(super) fn answer_active(&mut self, request: &Request, asker: Asker) -> Result<Result<ActiveNow, String>> {
         let done = match request {
-            Request::Active { cgroup, for_s } => self.active.say(&self.daemon.owners, asker, *cgroup, *for_s),
+            Request::Active { cgroup, for_s } => self.active.claim(&self.daemon.owners, asker, *cgroup, *for_s),
             Request::ActiveNone => {
                 self.active.said.remove(&asker.uid);
                 Ok(())
             }
             _ => Ok(()),
         };
-        self.tell_active()?;
+        self.feed_active()?;
         Ok(done.map(|()| self.active.shown_to(asker)))
     }
 
@@ -142,17 +142,17 @@ impl Running {
             return Ok(());
         };
         self.active.follow(sessions);
-        self.tell_active()
+        self.feed_active()
     }
 
     /// Cgroups end, and time runs out.
-    pub(super) fn look_after_active(&mut self) -> Result<()> {
+    pub(super) fn expire_active(&mut self) -> Result<()> {
         let owners = &self.daemon.owners;
         self.active.said.retain(|_, claim| claim.holds(owners));
-        self.tell_active()
+        self.feed_active()
     }
 
-    fn tell_active(&mut self) -> Result<()> {
+    fn feed_active(&mut self) -> Result<()> {
         let all = self.active.all();
         if all == self.active.told {
             return Ok(());

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::Running;
 use crate::actuate::queue::admission::number_of;
 use crate::control::server::Asker;
-use crate::control::{BY_HAND_SCHEMA, ByHandNow, Named, Part, Request};
+use crate::control::{BY_HAND_SCHEMA, ByHandNow, Request, SettingKind, TargetId};
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::now;
 use crate::kernel::tasks::shown;
@@ -58,7 +58,7 @@ pub(super) struct ByHand {
 
 /// As it is written down.
 #[derive(Deserialize, Serialize)]
-struct Kept {
+struct SettingsFile {
     version: u32,
     set: Vec<SetByHand>,
     #[serde(default)]
@@ -67,13 +67,13 @@ struct Kept {
 
 /// What is asked for.
 #[derive(Clone, Copy)]
-struct Asked {
+struct RequestedSettings {
     class: Option<Class>,
     rates: Rates,
 }
 
 /// A target that was found, and what is known of it.
-struct Found {
+struct ResolvedTarget {
     target: Target,
     process: Option<Process>,
     cgroup: String,
@@ -87,7 +87,7 @@ impl ByHand {
     }
 
     /// Settings of root's that hold for it, its own and those of what it belongs to.
-    fn roots(&self, found: &Found) -> impl Iterator<Item = &SetByHand> {
+    fn roots(&self, found: &ResolvedTarget) -> impl Iterator<Item = &SetByHand> {
         let is_in = |path: &str| {
             let below = found.cgroup.strip_prefix(path.trim_end_matches('/'));
             !found.cgroup.is_empty() && below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
@@ -101,7 +101,7 @@ impl ByHand {
     }
 
     /// A user does not lift what root has set.
-    fn check(&self, found: &Found, asked: Asked) -> Result<()> {
+    fn check(&self, found: &ResolvedTarget, asked: RequestedSettings) -> Result<()> {
         for set in self.roots(found) {
             let lowers = |own: Class| set.class.is_none_or(|class| own >= class);
             ensure!(
@@ -159,7 +159,7 @@ impl ByHand {
     }
 
     fn kept(&self) -> Result<String> {
-        let kept = Kept {
+        let kept = SettingsFile {
             version: VERSION,
             set: self.all.clone(),
             links: self.links.clone(),
@@ -189,7 +189,7 @@ impl Running {
                     Ok(Rates { up, down })
                 });
                 match rates {
-                    Ok(rates) => self.set(target, Asked { class: *class, rates }, asker),
+                    Ok(rates) => self.set(target, RequestedSettings { class: *class, rates }, asker),
                     Err(why) => return Ok(Err(why)),
                 }
             }
@@ -212,7 +212,7 @@ impl Running {
         }
     }
 
-    fn set(&mut self, named: &Named, asked: Asked, asker: Asker) -> Result<ByHandNow> {
+    fn set(&mut self, named: &TargetId, asked: RequestedSettings, asker: Asker) -> Result<ByHandNow> {
         let uid = asker.uid;
         ensure!(
             asked.class.is_some() || !asked.rates.is_none(),
@@ -259,21 +259,8 @@ impl Running {
         {
             self.by_hand.awaited.push((set.clone(), now() + AWAITED));
         }
-        self.by_hand.all.push(set.clone());
-        let outcome = self.keep_by_hand().and_then(|()| self.mark(&set));
-        let marked = match outcome {
-            Ok(marked) => marked,
-            Err(error) => {
-                self.by_hand.all.pop();
-                if let Some(limit) = before.limit {
-                    let _ = self.limit_by_hand(&before, limit.rates);
-                }
-                self.by_hand.all.extend(at.map(|_| before));
-                let _ = self.keep_by_hand();
-                return Err(error);
-            }
-        };
-        self.tell_by_hand(&format!("uid {uid} has asked for it"), marked)?;
+        let marked = self.keep_set(&set, before, at.is_some())?;
+        self.feed_by_hand(&format!("uid {uid} has asked for it"), marked)?;
         let mut answer = self.by_hand_now(asker);
         answer.not_enforced = self.daemon.engine.shortfalls_of(set.class, rates);
         answer.not_enforced.extend(found.elsewhere);
@@ -284,11 +271,26 @@ impl Running {
         Ok(answer)
     }
 
-    fn clear(&mut self, named: &Named, what: Part, asker: Asker) -> Result<ByHandNow> {
+    /// Where that fails, all is as it was before.
+    fn keep_set(&mut self, set: &SetByHand, before: SetByHand, was_set: bool) -> Result<BTreeSet<ProcessId>> {
+        self.by_hand.all.push(set.clone());
+        let outcome = self.keep_by_hand().and_then(|()| self.mark(set));
+        if outcome.is_err() {
+            self.by_hand.all.pop();
+            if let Some(limit) = before.limit {
+                let _ = self.limit_by_hand(&before, limit.rates);
+            }
+            self.by_hand.all.extend(was_set.then_some(before));
+            let _ = self.keep_by_hand();
+        }
+        outcome
+    }
+
+    fn clear(&mut self, named: &TargetId, what: SettingKind, asker: Asker) -> Result<ByHandNow> {
         let found = self.find(named, asker)?;
         let has = |set: &SetByHand| match what {
-            Part::Class => set.class.is_some(),
-            Part::Limit => set.limit.is_some(),
+            SettingKind::Class => set.class.is_some(),
+            SettingKind::Limit => set.limit.is_some(),
         };
         let of_others = |set: &&SetByHand| set.uid != asker.uid && has(set) && set.target.is_same(&found.target);
         let other = self.by_hand.all.iter().find(of_others).map(|set| set.uid);
@@ -301,8 +303,8 @@ impl Running {
                 continue;
             }
             match what {
-                Part::Class => set.class = None,
-                Part::Limit => set.limit = None,
+                SettingKind::Class => set.class = None,
+                SettingKind::Limit => set.limit = None,
             }
             changed = true;
             if set.class.is_none() && set.limit.is_none() {
@@ -353,11 +355,11 @@ impl Running {
         if let Some(problem) = &self.by_hand.problem {
             tracing::warn!("{problem}");
         }
-        self.tell_by_hand(why, changed)
+        self.feed_by_hand(why, changed)
     }
 
     /// The engine, with the processes for which something is new as they are now.
-    fn tell_by_hand(&mut self, why: &str, changed: BTreeSet<ProcessId>) -> Result<()> {
+    fn feed_by_hand(&mut self, why: &str, changed: BTreeSet<ProcessId>) -> Result<()> {
         self.step(Input::Class(class::Input::ByHand {
             all: self.by_hand.all.clone(),
             why: why.to_owned(),
@@ -412,7 +414,7 @@ impl Running {
 
     fn limit_by_hand(&mut self, set: &SetByHand, rates: Rates) -> Result<ChosenLimit> {
         if rates.down.is_some() {
-            self.look_at_arrivals()?;
+            self.check_detours()?;
         }
         let class = self.daemon.engine.class_by_hand(set);
         let Some(ChosenLimit { number, .. }) = set.limit else {
@@ -426,15 +428,15 @@ impl Running {
     }
 
     /// What is named, where this user may set anything for it.
-    fn find(&self, named: &Named, asker: Asker) -> Result<Found> {
+    fn find(&self, named: &TargetId, asker: Asker) -> Result<ResolvedTarget> {
         match named {
-            Named::Process(id) => self.find_process(*id, asker),
-            Named::Cgroup(id) => self.find_cgroup(*id, asker),
-            Named::Flow(flow) => self.find_flow(*flow, asker),
+            TargetId::Process(id) => self.find_process(*id, asker),
+            TargetId::Cgroup(id) => self.find_cgroup(*id, asker),
+            TargetId::Flow(flow) => self.find_flow(*flow, asker),
         }
     }
 
-    fn find_process(&self, id: ProcessId, asker: Asker) -> Result<Found> {
+    fn find_process(&self, id: ProcessId, asker: Asker) -> Result<ResolvedTarget> {
         ensure!(id.pid != 1, "process 1 has started everything: name a unit or a cgroup");
         let (_held, facts) = self.daemon.owners.hold(id)?;
         ensure!(
@@ -461,7 +463,7 @@ impl Running {
             by_hand: facts.by_hand,
             ..Process::default()
         };
-        Ok(Found {
+        Ok(ResolvedTarget {
             // One that has a number keeps it.
             target: self.known(target, asker.uid),
             process: Some(process),
@@ -475,7 +477,7 @@ impl Running {
         at.map_or(target, |at| self.by_hand.all[at].target.clone())
     }
 
-    fn find_cgroup(&self, id: u64, asker: Asker) -> Result<Found> {
+    fn find_cgroup(&self, id: u64, asker: Asker) -> Result<ResolvedTarget> {
         ensure!(id > 0, "no cgroup has the number 0");
         let owners = &self.daemon.owners;
         let found = owners
@@ -490,7 +492,7 @@ impl Running {
             "{path} belongs to uid {}: users name cgroups of their own, or those that they are in",
             found.uid
         );
-        Ok(Found {
+        Ok(ResolvedTarget {
             target: Target::Cgroup {
                 cgroup_id: id,
                 path: found.path.clone(),
@@ -501,7 +503,7 @@ impl Running {
         })
     }
 
-    fn find_flow(&self, flow: BackgroundFlow, asker: Asker) -> Result<Found> {
+    fn find_flow(&self, flow: BackgroundFlow, asker: Asker) -> Result<ResolvedTarget> {
         let flow = flow.canonical();
         ensure!(
             !flow.address.is_unspecified() && flow.port > 0 && flow.local_port != Some(0),
@@ -515,7 +517,7 @@ impl Running {
                 AWAITED.as_secs()
             )
         });
-        Ok(Found {
+        Ok(ResolvedTarget {
             target,
             process: None,
             cgroup: String::new(),
@@ -524,7 +526,7 @@ impl Running {
     }
 
     /// Targets end.
-    pub(super) fn look_after_by_hand(&mut self) -> Result<()> {
+    pub(super) fn expire_by_hand(&mut self) -> Result<()> {
         if self.by_hand.all.is_empty() {
             return Ok(());
         }
@@ -629,7 +631,7 @@ impl Running {
             .then(|| self.daemon.place.kept_by_hand())
             .flatten();
         let Some(kept) = kept else { return Ok(()) };
-        let kept = serde_json::from_str::<Kept>(&kept).map_err(|error| error.to_string());
+        let kept = serde_json::from_str::<SettingsFile>(&kept).map_err(|error| error.to_string());
         let kept = kept.and_then(|kept| match kept.version {
             VERSION => Ok((kept.set, kept.links)),
             other => Err(format!("it has version {other}, and this giveway reads {VERSION}")),
@@ -666,7 +668,7 @@ impl Running {
             let more = self.mark(&set);
             marked.extend(self.tolerate(more)?.unwrap_or_default());
         }
-        self.tell_by_hand("it was set under the daemon before", marked)?;
-        self.look_after_by_hand()
+        self.feed_by_hand("it was set under the daemon before", marked)?;
+        self.expire_by_hand()
     }
 }

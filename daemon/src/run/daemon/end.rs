@@ -18,7 +18,7 @@ impl Running {
     /// Whatever fails here is left to the guardian, which has not been dismissed. After a revert nothing is kept for the next
     /// start.
     pub(super) fn end(&mut self, is_revert: bool) -> Result<()> {
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         // Nothing that fails here keeps the rest from being put back.
         if let Ok(random) = random() {
             self.daemon.engine.refresh(random, slept());
@@ -39,13 +39,13 @@ impl Running {
             .sockets
             .revert()
             .context("what is set on sockets is left to the guardian");
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         for taken_down in [daemon.download.take_down(), daemon.upload.take_down()] {
             if let Err(error) = taken_down {
                 tracing::warn!("{error:#}");
             }
         }
-        journal::look_after();
+        journal::restore_removed();
         // Before the folder of pins is cleared up.
         let kept = daemon.owners.leave();
         let undone = undo_all(&daemon.place);

@@ -102,7 +102,7 @@ impl Running {
         let pause = Pause { by, until, held };
         let why = pause.who();
         tracing::info!("{}; everything is taken back", pause.shown());
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         let (told, set_back) = oneshot::channel();
         if let Some(realtime) = &self.daemon.realtime {
             realtime.client().pause(why.clone(), told);
@@ -125,7 +125,7 @@ impl Running {
     pub(super) fn resume(&mut self) -> Result<()> {
         let Some(pause) = self.pause.take() else { return Ok(()) };
         tracing::info!("no longer {}: everything is in force again", pause.who());
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         self.step(Input::Pause(None))?;
         self.settle_nice()?;
         self.daemon.receiver.resume();

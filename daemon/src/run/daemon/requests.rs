@@ -9,14 +9,14 @@ use giveway_engine::model::{Choice, ChosenLimit, Class, LimitNumber, Process, Ra
 use giveway_engine::network::action::Input;
 use giveway_engine::queue::Backend;
 use giveway_engine::queue::links::LinkView;
-use giveway_engine::status::{DaemonStatus, Status};
+use giveway_engine::status::{DaemonStatus, NetworkStatus, Status};
 use tokio::sync::mpsc;
 
 use super::Running;
 use super::pause::Pause;
 use super::records::header;
 use crate::actuate::nice::NiceActuator;
-use crate::control::Chosen;
+use crate::control::ChoiceOutcome;
 use crate::control::server::Call;
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::{now, walker};
@@ -84,46 +84,6 @@ impl Running {
     fn status(&self) -> Status {
         let daemon = &self.daemon;
         let network = daemon.engine.status(now());
-        let left_out = (!self.found.left_out.is_empty()).then(|| {
-            let (more, most) = (self.found.left_out.len(), self.found.links.len());
-            let names: Vec<&str> = self.found.left_out.iter().take(most).map(String::as_str).collect();
-            let and_more = if more > most { ", ..." } else { "" };
-            format!(
-                "{more} more interfaces have a default route than the {most} that are managed ({}{and_more}): name those that \
-                 matter in `interfaces`",
-                names.join(", ")
-            )
-        });
-        let unread_tables = (self.found.unread_tables > 0).then(|| {
-            format!(
-                "`ip rule` leads to {} more routing tables than are read: name the interfaces that matter in `interfaces`",
-                self.found.unread_tables
-            )
-        });
-        let promises = |link: &LinkView| {
-            let plan = link.queue.in_force.as_ref();
-            plan.is_some_and(|plan| plan.backend != Backend::None && plan.tuning.rate_bytes_per_s.is_some())
-        };
-        let unpromised = (!daemon.config.deadline.is_empty() && !network.links.iter().any(promises)).then(|| {
-            "[[deadline]] promises nothing: no link has a queue with a known rate now (the lines of the links say why; `rate_mbit` in \
-             [link], or in its [[uplink]], names it)"
-                .to_owned()
-        });
-        let unmanaged = daemon.engine.unmanaged().into_iter();
-        let past_deadlines = unmanaged.filter(|_| !daemon.config.deadline.is_empty()).map(|device| {
-            format!(
-                "[[deadline]] promises nothing for what leaves by {}, which is not managed ({})",
-                device.shown(),
-                daemon.engine.how_to_manage(&device.name)
-            )
-        });
-        let tunnels = daemon.engine.managed_tunnels().into_iter();
-        let tunnels = tunnels.filter(|_| !daemon.config.deadline.is_empty()).map(|device| {
-            format!(
-                "[[deadline]] promises no more than that packets leave {} in time: what they wait on the link below it is not counted",
-                device.shown()
-            )
-        });
         let paused = self.pause.as_ref().map(Pause::shown);
         let all_sockets = daemon.monitor.why_all_sockets();
         let all_sockets = all_sockets.map(|why| format!("each pass goes over all sockets, and costs more: {why}"));
@@ -148,13 +108,10 @@ impl Running {
                     .cloned()
                     .chain(walker::hindrances().iter().map(ToString::to_string))
                     .chain(missing)
-                    .chain(left_out)
-                    .chain(unread_tables)
+                    .chain(self.unmanaged_links())
                     .chain(daemon.choice.awaited(&self.found))
                     .chain(daemon.choice.unmanaged(&daemon.config.uplink, &self.found))
-                    .chain(unpromised)
-                    .chain(past_deadlines)
-                    .chain(tunnels)
+                    .chain(self.unpromised_deadlines(&network))
                     .chain(daemon.rules.missing(!daemon.engine.limiting_sent().is_empty()))
                     .chain(daemon.download.missing())
                     .chain(daemon.owners.missing().cloned())
@@ -170,6 +127,58 @@ impl Running {
         }
     }
 
+    /// There are more than are managed, or may be.
+    fn unmanaged_links(&self) -> impl Iterator<Item = String> + use<> {
+        let left_out = (!self.found.left_out.is_empty()).then(|| {
+            let (more, most) = (self.found.left_out.len(), self.found.links.len());
+            let names: Vec<&str> = self.found.left_out.iter().take(most).map(String::as_str).collect();
+            let and_more = if more > most { ", ..." } else { "" };
+            format!(
+                "{more} more interfaces have a default route than the {most} that are managed ({}{and_more}): name those that \
+                 matter in `interfaces`",
+                names.join(", ")
+            )
+        });
+        let unread_tables = (self.found.unread_tables > 0).then(|| {
+            format!(
+                "`ip rule` leads to {} more routing tables than are read: name the interfaces that matter in `interfaces`",
+                self.found.unread_tables
+            )
+        });
+        left_out.into_iter().chain(unread_tables)
+    }
+
+    /// Where `[[deadline]]` promises less than it seems to.
+    fn unpromised_deadlines(&self, network: &NetworkStatus) -> Vec<String> {
+        let daemon = &self.daemon;
+        if daemon.config.deadline.is_empty() {
+            return Vec::new();
+        }
+        let promises = |link: &LinkView| {
+            let plan = link.queue.in_force.as_ref();
+            plan.is_some_and(|plan| plan.backend != Backend::None && plan.tuning.rate_bytes_per_s.is_some())
+        };
+        let unpromised = (!network.links.iter().any(promises)).then(|| {
+            "[[deadline]] promises nothing: no link has a queue with a known rate now (the lines of the links say why; `rate_mbit` in \
+             [link], or in its [[uplink]], names it)"
+                .to_owned()
+        });
+        let past_deadlines = daemon.engine.unmanaged().into_iter().map(|device| {
+            format!(
+                "[[deadline]] promises nothing for what leaves by {}, which is not managed ({})",
+                device.shown(),
+                daemon.engine.how_to_manage(&device.name)
+            )
+        });
+        let tunnels = daemon.engine.managed_tunnels().into_iter().map(|device| {
+            format!(
+                "[[deadline]] promises no more than that packets leave {} in time: what they wait on the link below it is not counted",
+                device.shown()
+            )
+        });
+        unpromised.into_iter().chain(past_deadlines).chain(tunnels).collect()
+    }
+
     /// And where it is not enforced, as far as that is known before the command sends anything.
     fn choose(
         &mut self,
@@ -178,12 +187,12 @@ impl Running {
         class: Option<Class>,
         rates: Rates,
         require: bool,
-    ) -> Result<(Input<'static>, Chosen)> {
+    ) -> Result<(Input<'static>, ChoiceOutcome)> {
         if let Some(why) = self.daemon.engine.paused().filter(|_| !rates.is_none()) {
             bail!("giveway is paused ({why}): a command that starts now has no limit, also after `giveway resume`");
         }
         if !rates.is_none() {
-            self.look_at_arrivals()?;
+            self.check_detours()?;
         }
         let refuse = |not_enforced: &[String]| {
             let in_words = not_enforced.join("; ");
@@ -203,7 +212,7 @@ impl Running {
         refuse(&not_enforced)?;
         let choice = Choice { class, uid, limit };
         let process = self.daemon.owners.choose(pid, choice)?;
-        let chosen = Chosen {
+        let chosen = ChoiceOutcome {
             not_enforced,
             in_place,
             limits_sent: self.daemon.engine.limiting_sent(),
@@ -237,7 +246,7 @@ impl Running {
         let all = owners.command_limits();
         self.step(Input::Class(class::Input::CommandLimits(all)))?;
         // Where nothing was limited before, giveway sees packets since now.
-        self.look_at_arrivals()?;
+        self.check_detours()?;
         let status = self.daemon.engine.status(now());
         let why = |reasons: &[String]| match reasons.is_empty() {
             true => "no interface is managed".to_owned(),

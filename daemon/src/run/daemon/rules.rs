@@ -14,16 +14,16 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::Running;
-use crate::control::Reloaded;
-use crate::guardian::guarded::Guarded;
+use crate::control::ReloadSummary;
+use crate::guardian::guarded::GuardedDaemon;
 use crate::rules::RuleFiles;
 
 const LATE: &str = "a folder of rules or units, or who knows a user's number, does not answer: no rule for classes is in force \
                     until it does";
 const KEPT: &str = "the rules read before stay in force";
 
-type Read = (Rules, Vec<Located>);
-type Waiting = oneshot::Sender<Result<Reloaded, String>>;
+type ReadRules = (Rules, Vec<Located>);
+type ReloadReply = oneshot::Sender<Result<ReloadSummary, String>>;
 
 /// What is known of rules, and who waits for what.
 pub struct ClassRules {
@@ -37,14 +37,14 @@ pub struct ClassRules {
     blind: Option<String>,
     /// They were not read at the start.
     is_late: bool,
-    reading: Option<JoinHandle<(Read, Vec<String>)>>,
-    waiting: Vec<Waiting>,
+    reading: Option<JoinHandle<(ReadRules, Vec<String>)>>,
+    waiting: Vec<ReloadReply>,
     /// Asked while the files were being read, which may have changed since.
-    again: Option<Vec<Waiting>>,
+    again: Option<Vec<ReloadReply>>,
 }
 
 impl ClassRules {
-    pub fn new(files: RuleFiles, (rules, problems): Read) -> Self {
+    pub fn new(files: RuleFiles, (rules, problems): ReadRules) -> Self {
         Self {
             files,
             remarks: remarks_of(&rules),
@@ -81,7 +81,7 @@ impl ClassRules {
     }
 
     /// Waits for ever where nothing is being read.
-    pub async fn read(&mut self) -> Option<(Read, Vec<String>)> {
+    pub async fn read(&mut self) -> Option<(ReadRules, Vec<String>)> {
         match &mut self.reading {
             Some(reading) => reading.await.ok(),
             None => pending().await,
@@ -101,14 +101,17 @@ impl Running {
         if std::mem::take(&mut self.daemon.rules.is_late) {
             self.begin_reload(None);
         }
-        self.look_after_rules()?;
+        self.refresh_rules()?;
         self.step(Input::Class(class::Input::Rules(rules)))
     }
 
     /// What rules ask about may change at any time.
-    pub(super) fn look_after_rules(&mut self) -> Result<()> {
+    pub(super) fn refresh_rules(&mut self) -> Result<()> {
         let daemon = &mut self.daemon;
-        let death = daemon.guarded.as_ref().and_then(|guarded| Guarded::death(guarded).ok());
+        let death = daemon
+            .guarded
+            .as_ref()
+            .and_then(|guarded| GuardedDaemon::death(guarded).ok());
         let looked = daemon.owners.look_up(death);
         let blind = |error: anyhow::Error| {
             format!("rules with `exe` or `cmdline` match nothing, no session is followed: {error:#}")
@@ -135,7 +138,7 @@ impl Running {
         })
     }
 
-    pub(super) fn begin_reload(&mut self, waiting: Option<Waiting>) {
+    pub(super) fn begin_reload(&mut self, waiting: Option<ReloadReply>) {
         let rules = &mut self.daemon.rules;
         if rules.reading.is_some() {
             rules.again.get_or_insert_default().extend(waiting);
@@ -146,7 +149,7 @@ impl Running {
     }
 
     /// Returns whether there are new rules to apply.
-    pub(super) fn end_reload(&mut self, read: Option<(Read, Vec<String>)>) -> bool {
+    pub(super) fn end_reload(&mut self, read: Option<(ReadRules, Vec<String>)>) -> bool {
         let rules = &mut self.daemon.rules;
         rules.reading = None;
         let Some(((new, problems), unread)) = read else {
@@ -161,7 +164,7 @@ impl Running {
                     unread.join(", ")
                 );
             }
-            let reloaded = Reloaded {
+            let reloaded = ReloadSummary {
                 rules: new.len(),
                 unread,
             };

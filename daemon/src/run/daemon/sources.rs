@@ -19,7 +19,7 @@ use nix::net::if_::if_indextoname;
 use super::Running;
 use crate::interface::{Choice, Interface};
 use crate::kernel::devices::devices;
-use crate::kernel::flow_monitor::Event;
+use crate::kernel::flow_monitor::SocketEvent;
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::{cpu_time, now, walker};
@@ -43,7 +43,7 @@ impl Running {
             false => self.daemon.monitor.pass(),
         };
         // A walk takes as long as there are connections.
-        self.sign.give();
+        self.heartbeat.beat();
         let mut flows = self.tolerate(flows)?;
         if complete && flows.is_none() && self.daemon.monitor.why_all_sockets().is_none() {
             // A pass waits for no lock.
@@ -62,9 +62,9 @@ impl Running {
         self.drain_events()?;
         self.records.write_flows(&flows);
         // By htb they come from a dump, which waits for whoever changes links.
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         let counters = self.daemon.queue.counters(COUNTERS_AGE);
-        self.sign.give();
+        self.heartbeat.beat();
         let queues = counters
             .inspect_err(|error| tracing::debug!("{error:#}"))
             .unwrap_or_default();
@@ -90,7 +90,7 @@ impl Running {
     }
 
     /// What was chosen for a process holds for what it sends from here.
-    pub(super) fn look_elsewhere(&mut self) -> Result<()> {
+    pub(super) fn poll_other_namespaces(&mut self) -> Result<()> {
         let elsewhere = self.daemon.owners.elsewhere();
         let Some(elsewhere) = self.tolerate(elsewhere)? else {
             return Ok(());
@@ -99,7 +99,7 @@ impl Running {
     }
 
     /// UDP sockets come and go without an event: all of them each time.
-    pub(super) fn look_at_datagrams(&mut self) -> Result<()> {
+    pub(super) fn poll_datagrams(&mut self) -> Result<()> {
         let flows = self.daemon.monitor.datagrams();
         let Some(flows) = self.tolerate(flows)? else {
             return Ok(());
@@ -109,7 +109,7 @@ impl Running {
     }
 
     /// Where there is a queue that what they connect could be held in, background is made nice, or rules are inherited.
-    pub(super) fn look_at_processes(&mut self) -> Result<()> {
+    pub(super) fn poll_processes(&mut self) -> Result<()> {
         let inherit = self.daemon.owners.rules_are_inherited();
         if !inherit && !self.daemon.queue.is_in_force() && !self.daemon.config.classes.cpu_and_disk {
             return Ok(());
@@ -125,7 +125,7 @@ impl Running {
     }
 
     /// Packets of containers have no socket here: their cgroups are.
-    pub(super) fn look_at_forwarded(&mut self) -> Result<()> {
+    pub(super) fn poll_forwarded(&mut self) -> Result<()> {
         let sending = self.daemon.queue.forwarding();
         let Some(sending) = self.tolerate(sending)? else {
             return Ok(());
@@ -146,7 +146,7 @@ impl Running {
         let mut arrived = Vec::new();
         self.daemon.monitor.poll_events(&mut |event| arrived.push(event))?;
         let mut events = Vec::new();
-        for Event { t_ns, cookie, what, .. } in arrived {
+        for SocketEvent { t_ns, cookie, what, .. } in arrived {
             let line = What::Event { cookie, event: what };
             self.records.write(Duration::from_nanos(t_ns), line);
             events.push((cookie, what));
@@ -158,18 +158,18 @@ impl Running {
     }
 
     /// At each pass's time, though nothing of TCP was sent: a packet of any kind may want an order.
-    pub(super) fn look_for_ordered(&mut self) -> Result<()> {
+    pub(super) fn poll_ordered_links(&mut self) -> Result<()> {
         let waiting = self.daemon.engine.links_without_queue();
         if waiting.is_empty() {
             return Ok(());
         }
         // What waits in a qdisc is told by a dump; and the first time the queue's programs are loaded.
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         if let Err(error) = self.daemon.queue.prepare() {
             tracing::debug!("{error:#}");
         }
         let on = self.daemon.queue.ordered(&waiting);
-        self.sign.give();
+        self.heartbeat.beat();
         if on.is_empty() {
             return Ok(());
         }
@@ -186,9 +186,9 @@ impl Running {
     }
 
     /// Other interfaces may be the managed ones by now, or the same ones may have changed.
-    pub(super) fn look_at_link(&mut self) -> Result<()> {
+    pub(super) fn poll_managed_links(&mut self) -> Result<()> {
         // Each call may have to wait for whoever changes links, in any namespace: the kernel has one lock for all of them.
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         match self.daemon.choice.find() {
             Ok(found) => {
                 let first = found.first.clone();
@@ -197,20 +197,20 @@ impl Running {
                     self.manage(first)?;
                 }
                 let (receiver, priority) = (&mut self.daemon.receiver, self.daemon.realtime.as_ref());
-                receiver.look(self.daemon.owners.tasks(), priority);
+                receiver.refresh(self.daemon.owners.tasks(), priority);
             }
             // It stays what it was.
             Err(error) => tracing::debug!("cannot look for the managed interface: {error}"),
         }
-        self.sign.give_for(LONG_WORK);
-        self.look_at_uplinks()?;
+        self.heartbeat.beat_before(LONG_WORK);
+        self.poll_uplinks()?;
         if self.daemon.engine.wants_arrivals() {
-            self.look_at_arrivals()?;
+            self.check_detours()?;
         }
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         let changed = std::mem::take(&mut self.links_changed);
         if changed {
-            self.look_at_devices()?;
+            self.poll_devices()?;
         }
         if changed && let Err(error) = self.daemon.queue.retry() {
             tracing::debug!("{error:#}");
@@ -224,9 +224,9 @@ impl Running {
             self.links_changed = true;
         }
         self.limit_containers();
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         self.open_neighbours();
-        self.sign.give();
+        self.heartbeat.beat();
         Ok(())
     }
 
@@ -239,8 +239,8 @@ impl Running {
     }
 
     /// There are limits: by which links packets can take a detour for them, and what would be bypassed there.
-    pub(super) fn look_at_arrivals(&mut self) -> Result<()> {
-        self.sign.give_for(LONG_WORK);
+    pub(super) fn check_detours(&mut self) -> Result<()> {
+        self.heartbeat.beat_before(LONG_WORK);
         if let Some(why) = self.daemon.download.lost(&self.daemon.queue.numbers()) {
             let way = Way::Received;
             self.step_alone(Input::Downlink(downlink::Input::Lost { way, why }))?;
@@ -250,14 +250,7 @@ impl Running {
             let way = Way::Sent;
             self.step_alone(Input::Downlink(downlink::Input::Lost { way, why }))?;
         }
-        // By the names that they have now.
-        let mut links = self.daemon.queue.in_force();
-        for (ifindex, name) in &mut links {
-            let now = self.found.links.iter().find(|(found, _)| found == ifindex);
-            if let Some((_, now)) = now {
-                name.clone_from(now);
-            }
-        }
+        let links = self.links_in_force();
         let arrivals = self.daemon.download.arrivals(&links).and_then(|arrivals| {
             let departures = self.daemon.upload.departures(&arrivals)?;
             Ok((arrivals, departures))
@@ -267,7 +260,7 @@ impl Running {
             // As nftables' chains that change while they are listed. What was seen before counts until the next look.
             Err(error) => {
                 tracing::debug!("{error:#}");
-                self.sign.give();
+                self.heartbeat.beat();
                 return Ok(());
             }
         };
@@ -294,7 +287,7 @@ impl Running {
             tracing::debug!("{error:#}");
         }
         let counted = self.daemon.download.counted();
-        self.sign.give();
+        self.heartbeat.beat();
         self.step_alone(Input::Downlink(downlink::Input::Arrivals {
             way: Way::Received,
             arrivals,
@@ -302,13 +295,25 @@ impl Running {
         }))
     }
 
+    /// By the names that they have now.
+    fn links_in_force(&self) -> Vec<(u32, String)> {
+        let mut links = self.daemon.queue.in_force();
+        for (ifindex, name) in &mut links {
+            let now = self.found.links.iter().find(|(found, _)| found == ifindex);
+            if let Some((_, now)) = now {
+                name.clone_from(now);
+            }
+        }
+        links
+    }
+
     /// What has come by links where bulk and background have what is left.
-    pub(super) fn look_at_arrived(&mut self) -> Result<()> {
+    pub(super) fn poll_arrived(&mut self) -> Result<()> {
         let arrived = self.daemon.download.arrived();
         self.step(Input::Downlink(downlink::Input::Arrived(arrived)))
     }
 
-    fn look_at_devices(&mut self) -> Result<()> {
+    fn poll_devices(&mut self) -> Result<()> {
         match Netlink::open().and_then(|mut netlink| devices(&mut netlink)) {
             Ok(devices) => self.step(Input::Class(class::Input::Devices(devices))),
             Err(error) => {
@@ -329,7 +334,7 @@ impl Running {
         {
             neighbours.give_up();
         }
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         let (receiver, priority) = (&mut self.daemon.receiver, self.daemon.realtime.as_ref());
         receiver.manage(found.as_ref(), self.daemon.owners.tasks(), priority);
         self.interface.clone_from(&found);
@@ -337,7 +342,7 @@ impl Running {
     }
 
     /// Rate, MTU and qdisc of a link may be changed at any time, by any tool.
-    fn look_at_uplinks(&mut self) -> Result<()> {
+    fn poll_uplinks(&mut self) -> Result<()> {
         let wanted = self.found.links.clone();
         let named = |ifindex| Some((ifindex, if_indextoname(ifindex).ok()?.into_string().ok()?));
         let contested = self.daemon.engine.contested_links().into_iter().filter_map(named);
@@ -354,14 +359,14 @@ impl Running {
         for ((ifindex, name), is_up) in all {
             // One that was named keeps its queue while it is down.
             let keeps = self.is_named(&name) && self.daemon.queue.serves(ifindex);
-            let looked = self.daemon.queue.look(ifindex, &name, is_up || keeps);
+            let looked = self.daemon.queue.read_uplink(ifindex, &name, is_up || keeps);
             match looked {
                 Ok(Some(uplink)) => uplinks.push(uplink),
                 Ok(None) => gone.push(ifindex),
                 // It stays what it was; the next second shows more.
                 Err(error) => {
                     tracing::debug!("{name}: {error:#}");
-                    let told = self.told_uplinks.iter().find(|told| told.ifindex == ifindex).cloned();
+                    let told = self.sent_uplinks.iter().find(|told| told.ifindex == ifindex).cloned();
                     uplinks.extend(told.map(|mut told| {
                         // A queue that was put up since is no other tool's.
                         told.root.ours |= self.daemon.queue.serves(ifindex);
@@ -374,17 +379,17 @@ impl Running {
         if self.interface.as_ref().is_some_and(|first| gone.contains(&first.index)) {
             self.manage(None)?;
         }
-        if !std::mem::take(&mut self.tell_uplinks) && self.told_uplinks == uplinks {
+        if !std::mem::take(&mut self.resend_uplinks) && self.sent_uplinks == uplinks {
             return Ok(());
         }
         let first = self.interface.as_ref().map(|first| first.index);
-        let is_told = |ifindex| self.told_uplinks.iter().any(|told| told.ifindex == ifindex);
+        let is_told = |ifindex| self.sent_uplinks.iter().any(|told| told.ifindex == ifindex);
         for uplink in &uplinks {
             if Some(uplink.ifindex) != first && !is_told(uplink.ifindex) {
                 tracing::info!("managing {} (index {}) too", uplink.name, uplink.ifindex);
             }
         }
-        self.told_uplinks.clone_from(&uplinks);
+        self.sent_uplinks.clone_from(&uplinks);
         self.step(Input::Queue(queue::Input::Uplinks(uplinks)))
     }
 
@@ -402,7 +407,7 @@ impl Running {
         if self.neighbours.as_ref().is_some_and(|one| one.serves(interface)) {
             return;
         }
-        self.sign.give_for(LONG_WORK);
+        self.heartbeat.beat_before(LONG_WORK);
         match Neighbours::open(interface, self.daemon.config.group.port) {
             Ok(neighbours) => {
                 // The one before is closed by now, not earlier: the port is never anybody's.

@@ -8,7 +8,7 @@ use crate::life::DAEMON;
 
 impl Running {
     /// What keeps sockets from being looked at. Whoever locks and lets go without end gets a line a second at most.
-    pub(super) fn look_at_walks(&mut self) {
+    pub(super) fn report_hindrances(&mut self) {
         let hindrances = walker::hindrances();
         if hindrances == self.hindrances {
             return;
@@ -31,7 +31,7 @@ impl Running {
             daemon.degraded.push(line);
         }
         if let Some(guarded) = &mut daemon.guarded {
-            match guarded.look_after(&daemon.owners.tasks().threads) {
+            match guarded.check_guardian(&daemon.owners.tasks().threads) {
                 Ok(true) => {
                     daemon.lock.name(Some(guarded.pid()));
                     self.unguarded =

@@ -73,7 +73,7 @@ impl Canaries {
     }
 
     /// The CPU whose canary has not moved for longest, and for how long.
-    pub fn look(&mut self, now: Duration) -> Option<(u32, Duration)> {
+    pub fn longest_still(&mut self, now: Duration) -> Option<(u32, Duration)> {
         let since = self.looked.map_or(Duration::ZERO, |at| now.saturating_sub(at));
         self.looked = Some(now);
         for canary in &mut self.all {
@@ -157,7 +157,9 @@ mod tests {
     fn a_canary_that_does_not_move_starves() {
         let mut canaries = stuck();
         canaries.wake();
-        let looks = (0..6).map(|look| canaries.look(PERIOD * look)).collect::<Vec<_>>();
+        let looks = (0..6)
+            .map(|look| canaries.longest_still(PERIOD * look))
+            .collect::<Vec<_>>();
         assert_eq!(looks[0], Some((3, Duration::ZERO)));
         assert_eq!(looks[4], Some((3, 4 * PERIOD)));
     }
@@ -166,8 +168,11 @@ mod tests {
     fn a_machine_that_was_stopped_starves_no_cpu() {
         let mut canaries = stuck();
         canaries.wake();
-        assert_eq!(canaries.look(Duration::from_secs(1)), Some((3, Duration::ZERO)));
-        assert_eq!(canaries.look(Duration::from_secs(60)), Some((3, LATE)));
+        assert_eq!(
+            canaries.longest_still(Duration::from_secs(1)),
+            Some((3, Duration::ZERO))
+        );
+        assert_eq!(canaries.longest_still(Duration::from_secs(60)), Some((3, LATE)));
     }
 
     #[test]
@@ -181,7 +186,7 @@ mod tests {
             thread::sleep(Duration::from_millis(5));
         }
         for look in 0..2 {
-            let (_, waited) = canaries.look(PERIOD * look).unwrap();
+            let (_, waited) = canaries.longest_still(PERIOD * look).unwrap();
             assert!(waited <= PERIOD, "{waited:?}");
         }
     }

@@ -18,14 +18,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::receive::{ChainSource, service_of};
 use super::{Client, Engine};
-use crate::actuate::thread::{self, Changed};
+use crate::actuate::thread::{self, ThreadChange};
 use crate::journal::Journal;
-use crate::kernel::arrival::{Event, Events, Handlers, Rule, What};
+use crate::kernel::arrival::{Events, HandlerMaps, Rule, ThreadEvent, ThreadEventKind};
 use crate::kernel::lending::{Lenders, MayLend};
 use crate::kernel::process::Handle;
 use crate::kernel::tasks::Tasks;
 use crate::kernel::{load_patiently, now};
-use crate::life::{LONGEST_SLEEP, Life, Sign, Who};
+use crate::life::{Heartbeat, LONGEST_SLEEP, Life, WatchedTask};
 use crate::place::Place;
 
 /// So many of the raised threads are looked at in each look, in turns: a stranger decides how many there are.
@@ -64,8 +64,8 @@ impl ChainThread {
             handlers: source.handlers,
             lenders,
             journal: Journal::at(place.journal(thread::CHAINS.file)),
-            looked_at: Turns::default(),
-            looked_for: Turns::default(),
+            looked_at: RoundRobin::default(),
+            looked_for: RoundRobin::default(),
         };
         let (started, starts) = mpsc::channel();
         let thread = std::thread::Builder::new()
@@ -74,9 +74,9 @@ impl ChainThread {
                 let mut worker = worker;
                 let outcome = match load_patiently(|| worker.prepare()) {
                     Ok(events) => {
-                        let sign = life.sign(Who::Chains);
+                        let heartbeat = life.heartbeat(WatchedTask::Chains);
                         let _ = started.send(Ok(()));
-                        worker.work(&events, &reader, &commands, &sign)
+                        worker.work(&events, &reader, &commands, &heartbeat)
                     }
                     Err(error) => {
                         let _ = started.send(Err(error));
@@ -121,11 +121,11 @@ impl Drop for ChainThread {
 }
 
 /// A thread that was raised at least once.
-struct Held {
+struct RaisedThread {
     /// While it is open, its number means no other process.
     process: Handle,
     /// As it was journalled last; None: never yet.
-    raised: Option<Changed>,
+    raised: Option<ThreadChange>,
     /// While it is lowered it has nothing to lend, so it is named once.
     _may_lend: Option<MayLend>,
 }
@@ -135,19 +135,19 @@ struct Worker {
     rest: Client,
     tasks: Arc<Tasks>,
     rules: BTreeMap<Service, Rule>,
-    held: BTreeMap<u32, Held>,
-    handlers: Handlers,
+    held: BTreeMap<u32, RaisedThread>,
+    handlers: HandlerMaps,
     lenders: Option<Lenders>,
-    journal: Journal<Changed>,
-    looked_at: Turns,
-    looked_for: Turns,
+    journal: Journal<ThreadChange>,
+    looked_at: RoundRobin,
+    looked_for: RoundRobin,
 }
 
 /// Where the next look at some of many begins.
 #[derive(Default)]
-struct Turns(usize);
+struct RoundRobin(usize);
 
-impl Turns {
+impl RoundRobin {
     fn take<'a>(&mut self, all: &'a [u32], at_most: usize) -> &'a [u32] {
         let from = if self.0 < all.len() { self.0 } else { 0 };
         let some = &all[from..all.len().min(from + at_most)];
@@ -169,11 +169,11 @@ impl Worker {
         events: &Events,
         bell: &PipeReader,
         commands: &mpsc::Receiver<Action>,
-        sign: &Sign,
+        heartbeat: &Heartbeat,
     ) -> Result<()> {
         let mut look_at: Option<Duration> = None;
         loop {
-            sign.give();
+            heartbeat.beat();
             let mut waits = [events.fd(), bell.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             match poll(&mut waits, patience(look_at.unwrap_or_else(|| now() + LONGEST_SLEEP))) {
                 Err(Errno::EINTR) => continue,
@@ -190,28 +190,28 @@ impl Worker {
             }
             if look_at.is_some_and(|at| now() >= at) {
                 look_at = None;
-                self.look()?;
+                self.sample_threads()?;
             }
             let is_any_raised = !self.engine.lock().raised().is_empty();
             look_at = is_any_raised.then(|| look_at.unwrap_or_else(|| now() + LOOK_EVERY));
         }
     }
 
-    fn take(&mut self, Event { tid, pid, what }: Event) {
+    fn take(&mut self, ThreadEvent { tid, pid, what }: ThreadEvent) {
         let input = match what {
-            What::Request(service) => Input::Request { tid, pid, service },
-            What::OtherWork => Input::OtherWork { tid },
-            What::Ended { cpu } => {
+            ThreadEventKind::Request(service) => Input::Request { tid, pid, service },
+            ThreadEventKind::OtherWork => Input::OtherWork { tid },
+            ThreadEventKind::Ended { cpu } => {
                 self.held.remove(&tid);
                 Input::HandlerEnded { tid, cpu }
             }
         };
-        self.tell(input, pid);
+        self.feed(input, pid);
         self.rest.wake_if_idle();
     }
 
     /// Feeds the engine, and carries out what follows until nothing does. `pid`: of the thread that it is about.
-    fn tell(&mut self, input: Input, pid: u32) {
+    fn feed(&mut self, input: Input, pid: u32) {
         let actions = self.engine.step(input);
         self.carry_out(actions, pid);
     }
@@ -232,11 +232,11 @@ impl Worker {
                             outcome: Err(format!("{error:#}")),
                         },
                     };
-                    self.tell(input, pid);
+                    self.feed(input, pid);
                 }
                 Action::Lower { tid } => {
                     let cpu = self.lower(tid);
-                    self.tell(Input::Lowered { tid, cpu }, pid);
+                    self.feed(Input::Lowered { tid, cpu }, pid);
                 }
                 Action::Bar { service, until } => self.bar(service, until),
                 other => of_others.push(other),
@@ -272,13 +272,13 @@ impl Worker {
         Ok(self.tasks.threads.thread(tid)?.map(|thread| thread.cpu))
     }
 
-    fn hold(&self, tid: u32, pid: u32) -> Result<Held> {
+    fn hold(&self, tid: u32, pid: u32) -> Result<RaisedThread> {
         let process = Handle::open(pid).context("its process has ended")?;
         // The kernel's entry goes with the thread: so the process that is open now is the one that the event meant.
         if self.handlers.until(tid)?.is_none() {
             bail!("it has ended");
         }
-        Ok(Held {
+        Ok(RaisedThread {
             process,
             raised: None,
             _may_lend: self
@@ -297,7 +297,7 @@ impl Worker {
     /// Returns the CPU time that the thread has used so far; None if it has ended.
     fn lower(&self, tid: u32) -> Option<Duration> {
         let held = self.held.get(&tid).filter(|held| held.process.is_alive())?;
-        if let Some(Err(error)) = held.raised.as_ref().map(Changed::take_back) {
+        if let Some(Err(error)) = held.raised.as_ref().map(ThreadChange::take_back) {
             self.rest.report(format!("{error:#}"));
         }
         self.cpu(tid).ok().flatten()
@@ -310,7 +310,7 @@ impl Worker {
         }
     }
 
-    fn look(&mut self) -> Result<()> {
+    fn sample_threads(&mut self) -> Result<()> {
         let (raised, others) = {
             let engine = self.engine.lock();
             (engine.raised(), engine.not_raised())
@@ -320,7 +320,7 @@ impl Worker {
             let Ok(thread) = self.tasks.threads.thread(tid) else {
                 // What cannot be charged is not given.
                 let cpu = self.lower(tid);
-                self.tell(Input::Lowered { tid, cpu }, 0);
+                self.feed(Input::Lowered { tid, cpu }, 0);
                 continue;
             };
             seen.push(Seen {
@@ -333,9 +333,9 @@ impl Worker {
         for seen in seen.iter().filter(|seen| seen.until.is_none()) {
             self.held.remove(&seen.tid);
         }
-        self.tell(Input::Look(seen), 0);
+        self.feed(Input::Look(seen), 0);
         self.forget_ended(&others)?;
-        crate::journal::look_after();
+        crate::journal::restore_removed();
         self.shorten_journal();
         Ok(())
     }
@@ -356,7 +356,7 @@ impl Worker {
         for tid in self.looked_for.take(others, LOOKED_FOR) {
             if self.handlers.until(*tid)?.is_none() {
                 self.held.remove(tid);
-                self.tell(Input::Lowered { tid: *tid, cpu: None }, 0);
+                self.feed(Input::Lowered { tid: *tid, cpu: None }, 0);
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use crate::kernel::lending::{self, Lenders, MayLend};
 use crate::kernel::load_patiently;
 
 pub(super) struct Lending {
-    account: Result<lending::Lending>,
+    account: Result<lending::LendingPrograms>,
     /// By number of the process.
     granted: BTreeMap<u32, Granted>,
 }
@@ -25,14 +25,14 @@ struct Granted {
 impl Lending {
     pub fn open() -> Self {
         Self {
-            account: load_patiently(lending::Lending::open),
+            account: load_patiently(lending::LendingPrograms::open),
             granted: BTreeMap::new(),
         }
     }
 
     /// For threads that chains raise.
     pub fn lenders(&self) -> Option<Lenders> {
-        self.account.as_ref().ok().map(lending::Lending::lenders)
+        self.account.as_ref().ok().map(lending::LendingPrograms::lenders)
     }
 
     /// Whether this process has what it could lend.
@@ -83,11 +83,11 @@ impl Lending {
         let Ok(account) = &mut self.account else {
             return Ok(Vec::new());
         };
-        let of = |lent: &lending::Lent| match lent.pid {
+        let of = |lent: &lending::LentTime| match lent.pid {
             Some(pid) => self.granted.get(&pid).map(|granted| Lender::Process(granted.id)),
             None => Some(Lender::Handler { tid: lent.tid }),
         };
-        let input = |lent: lending::Lent| {
+        let input = |lent: lending::LentTime| {
             Some(Input::Lent(Lent {
                 lender: of(&lent)?,
                 used: lent.used,

@@ -17,7 +17,7 @@ use super::PriorityThread;
 use crate::actuate::receive::{Setting, settings};
 use crate::interface::Interface;
 use crate::journal::Journal;
-use crate::kernel::arrival::{Arrival, Handlers, Rule};
+use crate::kernel::arrival::{Arrival, HandlerMaps, Rule};
 use crate::kernel::tasks::Tasks;
 use crate::kernel::{load_patiently, napi, now, uid_of};
 use crate::place::Place;
@@ -46,7 +46,7 @@ pub struct Receiver {
 
 /// What the thread that raises handlers of requests works with.
 pub struct ChainSource {
-    pub handlers: Handlers,
+    pub handlers: HandlerMaps,
     pub rules: Vec<Rule>,
 }
 
@@ -108,11 +108,11 @@ impl Receiver {
             self.again.reset();
             self.set_up();
         }
-        self.look(tasks, priority);
+        self.refresh(tasks, priority);
     }
 
     /// Tries again what could not be done, and names the NAPI threads that there are now. Call it now and then.
-    pub fn look(&mut self, tasks: &Tasks, priority: Option<&PriorityThread>) {
+    pub fn refresh(&mut self, tasks: &Tasks, priority: Option<&PriorityThread>) {
         if self.again.is_due(now()) {
             self.set_up();
         }

@@ -24,12 +24,12 @@ use giveway_engine::priority::{Action, Rules};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{Answer, ChainThread, Client, Engine, Inbox, Request, Tools};
-use crate::kernel::process::{Executed, Wanted};
+use super::{ChainThread, Client, Engine, Inbox, ReplySender, ThreadRequest, Tools};
+use crate::kernel::process::{ExecHistory, ProcessCriteria};
 use crate::kernel::task_watch::Arguments;
 use crate::kernel::{cpu_time, is_shortage, now};
-use crate::life::{LONG_WORK, LONGEST_SLEEP, Sign};
-use crate::lookup::Looked;
+use crate::life::{Heartbeat, LONG_WORK, LONGEST_SLEEP};
+use crate::lookup::PathTarget;
 
 mod executables;
 mod granting;
@@ -58,11 +58,11 @@ pub(super) struct RulesLoop {
     client: Client,
     /// The latest change of each process and NAPI thread.
     changes: Changes,
-    wanted: Wanted,
-    executed: Executed,
+    wanted: ProcessCriteria,
+    executed: ExecHistory,
     /// What is known of the executables that rules name, by the user who asks.
-    files: BTreeMap<(u32, String), Looked>,
-    waiting: Vec<Waiting>,
+    files: BTreeMap<(u32, String), PathTarget>,
+    waiting: Vec<PendingRule>,
     is_starting: bool,
     /// Held by the watch, by number.
     held: BTreeMap<u32, ProcessId>,
@@ -84,14 +84,14 @@ pub(super) struct RulesLoop {
     failing: Option<String>,
     /// The same of chains.
     chains_failing: Option<String>,
-    sign: Sign,
+    heartbeat: Heartbeat,
 }
 
 /// A rule that was added and waits for its executable to be looked up.
-struct Waiting {
+struct PendingRule {
     name: String,
     key: (u32, String),
-    back: Answer,
+    back: ReplySender,
     until: Duration,
 }
 
@@ -139,7 +139,7 @@ impl RulesLoop {
         inbox: Inbox,
         client: Client,
         chains: Option<Result<ChainThread>>,
-        sign: Sign,
+        heartbeat: Heartbeat,
     ) -> Self {
         let (chains, chains_failing) = match chains.transpose() {
             Ok(chains) => (chains, None),
@@ -154,8 +154,8 @@ impl RulesLoop {
             inbox,
             client,
             changes: Changes::default(),
-            wanted: Wanted::default(),
-            executed: Executed::default(),
+            wanted: ProcessCriteria::default(),
+            executed: ExecHistory::default(),
             files: BTreeMap::new(),
             waiting: Vec::new(),
             is_starting: false,
@@ -172,23 +172,23 @@ impl RulesLoop {
             pace: Pace::default(),
             failing: None,
             chains_failing,
-            sign,
+            heartbeat,
         };
         this.follow_rules();
         this.await_executables();
-        this.look();
+        this.scan_processes();
         this
     }
 
     /// Until it is asked to stop; then returns how many processes were set back.
     pub fn run(mut self) -> Result<usize> {
         loop {
-            self.sign.give();
+            self.heartbeat.beat();
             self.arrange();
             let [is_asked, has_happened, is_looked_up] = self.wait()?;
             for request in self.inbox.take(is_asked) {
-                if matches!(request, Request::Stop) {
-                    self.sign.give_for(LONG_WORK);
+                if matches!(request, ThreadRequest::Stop) {
+                    self.heartbeat.beat_before(LONG_WORK);
                     self.chains = None;
                     let lowered = self.tools.napi.lower();
                     let set_back = self.tools.actuator.revert_all();
@@ -288,13 +288,13 @@ impl RulesLoop {
     fn note_failure(&mut self, error: &anyhow::Error) {
         let why = format!("{error:#}");
         if is_shortage(error) {
-            self.look_again_for(why);
+            self.retry_later(why);
         } else {
             self.failing = Some(why);
         }
     }
 
-    fn look_again_for(&mut self, why: String) {
+    fn retry_later(&mut self, why: String) {
         self.short_of = Some(why);
         if self.again.next().is_none() {
             self.again.failed(now());
@@ -307,7 +307,7 @@ impl RulesLoop {
         self.unread.retain(|_, unread| unread.is_asked || unread.tries < TRIES);
         let again = self.unread.iter().filter(|(_, unread)| !unread.is_asked);
         for pid in again.map(|(pid, _)| *pid).collect::<Vec<_>>() {
-            self.sign.give();
+            self.heartbeat.beat();
             self.keep_pace();
             match self.open(pid) {
                 Some(handle) => self.judge(handle, None),
@@ -315,17 +315,17 @@ impl RulesLoop {
             }
         }
         for (id, tid) in std::mem::take(&mut self.missed) {
-            self.sign.give();
+            self.heartbeat.beat();
             self.carry_out(vec![Action::GrantTask { id, tid }], None);
         }
         if self.follow_rules() | self.again.is_due(now()) {
             self.short_of = None;
-            self.look();
+            self.scan_processes();
             if self.short_of.is_none() {
                 self.again.reset();
             }
         }
-        crate::journal::look_after();
+        crate::journal::restore_removed();
         let tidied = self.tools.actuator.tidy();
         let Tools { lending, actuator, .. } = &mut self.tools;
         lending.tidy(|id, tid| actuator.has(id, tid));

@@ -16,7 +16,7 @@ use crate::kernel::check_requirements;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::records::{bytes_of, counters};
 use crate::kernel::skeletons::lift as skeleton;
-use crate::kernel::walker::{self, Sockets};
+use crate::kernel::walker::{self, SocketProtocol};
 use skeleton::types;
 
 pub use types::gw_mark as Mark;
@@ -33,7 +33,7 @@ const SETTINGS: [(u32, &str); 4] = [
 
 /// A socket that carried something of ours, which was undone unless only asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Found {
+pub struct TreatedSocket {
     pub cookie: Cookie,
     /// Of its mark. One that is newer than [`LAYOUT`] was left alone.
     pub layout: u32,
@@ -44,7 +44,7 @@ pub struct Found {
     pub error: Option<i32>,
 }
 
-impl Display for Found {
+impl Display for TreatedSocket {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let cap = self
             .cap
@@ -68,7 +68,7 @@ impl Lift {
     /// Loads what an undo needs, for the namespace of this number, which must be the caller's own. A dry run only finds.
     pub fn open(netns_inum: u32, marks: Option<&MapHandle>, dry_run: bool) -> Result<Self> {
         check_requirements()?;
-        walker::check(Sockets::Tcp)?;
+        walker::check(SocketProtocol::Tcp)?;
         // Without it the lift is plain, which is still a lift.
         let ease = (!dry_run)
             .then(|| Ease::register(&format!("gwl{netns_inum:08x}")).ok())
@@ -97,7 +97,7 @@ impl Lift {
     }
 
     /// Undoes what is marked, and every clamp with one of these values on a socket without a mark.
-    pub fn run(&mut self, values: &[u32]) -> Result<Vec<Found>> {
+    pub fn run(&mut self, values: &[u32]) -> Result<Vec<TreatedSocket>> {
         let values: Vec<u32> = values
             .iter()
             .copied()
@@ -110,15 +110,15 @@ impl Lift {
         Ok(found)
     }
 
-    fn undo(&mut self, values: &[u32]) -> Result<Vec<Found>> {
+    fn undo(&mut self, values: &[u32]) -> Result<Vec<TreatedSocket>> {
         for value in values {
             self.our_values
                 .update(&value.to_ne_bytes(), &[1], MapFlags::ANY)
                 .context("cannot name a value")?;
         }
         let mut found = Vec::new();
-        let walked = walker::run(&self.undo, Sockets::Tcp, |u: types::gw_undone| {
-            found.push(Found {
+        let walked = walker::run(&self.undo, SocketProtocol::Tcp, |u: types::gw_undone| {
+            found.push(TreatedSocket {
                 cookie: Cookie(u.cookie),
                 layout: u.layout,
                 cap: (u.found & CWND_CLAMP != 0).then_some((u.clamp, u.clamp_before)),

@@ -10,9 +10,9 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use libbpf_rs::{MapCore as _, MapHandle, MapType};
 use serde::{Deserialize, Serialize};
 
-use super::lift::{Found, LAYOUT, Lift};
-use crate::journal::register::{JournalFile, Undo};
-use crate::journal::{Entry, Lost};
+use super::lift::{LAYOUT, Lift, TreatedSocket};
+use crate::journal::register::{JournalFile, UndoHandler};
+use crate::journal::{Entry, Irreversible};
 use crate::kernel::own_netns;
 use crate::pins::MARKS;
 use crate::place::Place;
@@ -20,16 +20,16 @@ use crate::place::Place;
 /// Written down before the first cap.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Capped {
+pub enum CapEntry {
     /// Each socket carries a mark, in the map of this number.
     Marked { map_id: u32 },
     /// Every clamp of this many segments.
     Value(u32),
 }
 
-pub const UNDO: Undo = Undo::of::<Capped>(JournalFile::Sockets);
+pub const UNDO: UndoHandler = UndoHandler::of::<CapEntry>(JournalFile::Sockets);
 
-impl Entry for Capped {
+impl Entry for CapEntry {
     fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
         match self {
             Self::Marked { map_id } => undo_marked(*map_id, dry_run),
@@ -63,7 +63,7 @@ fn undo_marked(map_id: u32, dry_run: bool) -> Result<Vec<String>> {
         marks = pinned(&place).map_or(marks, |pinned| Ok(Some(pinned)));
     }
     let Some(marks) = marks.context("cannot open the marks of sockets")? else {
-        return Err(anyhow!(Lost).context(
+        return Err(anyhow!(Irreversible).context(
             "the marks of sockets are gone, so caps may be left in this network namespace; each ends with its socket",
         ));
     };
@@ -95,14 +95,14 @@ fn undo(marks: Option<&MapHandle>, values: &[u32], dry_run: bool) -> Result<Vec<
              left alone: run the newer one's `giveway revert`"
         );
     }
-    Ok(found.iter().map(Found::to_string).collect())
+    Ok(found.iter().map(TreatedSocket::to_string).collect())
 }
 
 /// The marks of this namespace.
 pub fn pinned(place: &Place) -> Option<MapHandle> {
     let marks = place
         .pins()
-        .look(|folder| Ok(MapHandle::from_pinned_path(folder.join(MARKS)).ok()));
+        .with_existing(|folder| Ok(MapHandle::from_pinned_path(folder.join(MARKS)).ok()));
     marks.ok().flatten().flatten()
 }
 

@@ -16,8 +16,8 @@ const NOT_REALTIME: Scheduling = Scheduling {
 };
 
 /// Times in microseconds, as everywhere below.
-fn interval(from: u64, to: u64, activity: Activity) -> Interval {
-    Interval {
+fn interval(from: u64, to: u64, activity: Activity) -> ActivityInterval {
+    ActivityInterval {
         from_ns: from * 1000,
         to_ns: to * 1000,
         activity,
@@ -26,7 +26,7 @@ fn interval(from: u64, to: u64, activity: Activity) -> Interval {
     }
 }
 
-fn thread(from: u64, to: u64, tid: u32, name: &str, scheduling: Scheduling) -> Interval {
+fn thread(from: u64, to: u64, tid: u32, name: &str, scheduling: Scheduling) -> ActivityInterval {
     let mut bytes = [0; 16];
     bytes[..name.len()].copy_from_slice(name.as_bytes());
     let priority = kernel_priority(scheduling);
@@ -43,7 +43,7 @@ fn thread(from: u64, to: u64, tid: u32, name: &str, scheduling: Scheduling) -> I
 }
 
 /// A thread of FIFO 49, planned at 1,000 on CPU 0.
-fn evidence(woken: u64, woke: u64, cpu_did: Vec<Interval>) -> Evidence {
+fn evidence(woken: u64, woke: u64, cpu_did: Vec<ActivityInterval>) -> Evidence {
     Evidence {
         planned_ns: 1_000_000,
         woke_ns: woke * 1000,
@@ -60,7 +60,7 @@ fn evidence(woken: u64, woke: u64, cpu_did: Vec<Interval>) -> Evidence {
     }
 }
 
-fn found(evidence: &Evidence) -> Vec<(Kind, String, f64)> {
+fn found(evidence: &Evidence) -> Vec<(CulpritKind, String, f64)> {
     let culprits = culprits(evidence, &|number| format!("irq{number}"));
     let late_us: f64 = culprits.iter().map(|culprit| culprit.us).sum();
     assert_eq!(
@@ -71,7 +71,7 @@ fn found(evidence: &Evidence) -> Vec<(Kind, String, f64)> {
     culprits.into_iter().map(|c| (c.kind, c.name, c.us)).collect()
 }
 
-fn named(kind: Kind, name: &str, us: f64) -> (Kind, String, f64) {
+fn named(kind: CulpritKind, name: &str, us: f64) -> (CulpritKind, String, f64) {
     (kind, name.to_owned(), us)
 }
 
@@ -81,10 +81,10 @@ fn a_thread_that_outranks_it_is_blamed_for_what_it_ran_after_the_waking() {
     let timer = interval(1002, 1005, Activity::Vector("timer"));
     let late = evidence(1003, 3004, vec![spinner, timer]);
     let expected = [
-        named(Kind::Thread, "spinner", 1995.0),
-        named(Kind::Own, "itself", 4.0),
-        named(Kind::Irq, "timer", 3.0),
-        named(Kind::StealOrDisabled, "spinner", 2.0),
+        named(CulpritKind::Thread, "spinner", 1995.0),
+        named(CulpritKind::Own, "itself", 4.0),
+        named(CulpritKind::Irq, "timer", 3.0),
+        named(CulpritKind::StealOrDisabled, "spinner", 2.0),
     ];
     assert_eq!(found(&late), expected);
     let culprits = culprits(&late, &|_| String::new());
@@ -106,9 +106,9 @@ fn a_softirq_within_a_thread_is_not_the_threads() {
     assert_eq!(
         found(&late)[..3],
         [
-            named(Kind::Softirq, "NET_RX", 800.0),
-            named(Kind::Irq, "irq38", 100.0),
-            named(Kind::Thread, "victim", 90.0)
+            named(CulpritKind::Softirq, "NET_RX", 800.0),
+            named(CulpritKind::Irq, "irq38", 100.0),
+            named(CulpritKind::Thread, "victim", 90.0)
         ]
     );
 }
@@ -117,12 +117,12 @@ fn a_softirq_within_a_thread_is_not_the_threads() {
 fn a_late_interrupt_is_nobodys_unless_interrupts_were_handled_meanwhile() {
     let timer = interval(1500, 1505, Activity::Vector("timer"));
     let late = evidence(1503, 1512, vec![thread(0, 1510, 9, "driver", NOT_REALTIME), timer]);
-    assert_eq!(found(&late)[0], named(Kind::StealOrDisabled, "driver", 500.0));
+    assert_eq!(found(&late)[0], named(CulpritKind::StealOrDisabled, "driver", 500.0));
 
     let mut stolen = timer;
     (stolen.stolen_ns, stolen.stolen_after_ns) = (450_000, 900_000);
     let late = evidence(1503, 1512, vec![thread(0, 1510, 9, "driver", NOT_REALTIME), stolen]);
-    assert_eq!(found(&late)[0], named(Kind::Steal, "hypervisor", 450.0));
+    assert_eq!(found(&late)[0], named(CulpritKind::Steal, "hypervisor", 450.0));
 
     let long = interval(900, 1450, Activity::Irq(38));
     let late = evidence(
@@ -130,12 +130,12 @@ fn a_late_interrupt_is_nobodys_unless_interrupts_were_handled_meanwhile() {
         1512,
         vec![thread(0, 1510, 9, "driver", NOT_REALTIME), timer, long],
     );
-    assert_eq!(found(&late)[0], named(Kind::Irq, "irq38", 450.0));
+    assert_eq!(found(&late)[0], named(CulpritKind::Irq, "irq38", 450.0));
 
     let idle = interval(0, 1510, Activity::Idle);
     assert_eq!(
         found(&evidence(1503, 1512, vec![idle, timer]))[0],
-        named(Kind::Idle, "idle", 505.0)
+        named(CulpritKind::Idle, "idle", 505.0)
     );
 }
 
@@ -145,10 +145,13 @@ fn slack_is_no_disturbance() {
     let mut late = evidence(1053, 1062, vec![thread(0, 1060, 9, "hog", NOT_REALTIME), timer]);
     late.slack_ns = 50_000;
     let slack = found(&late);
-    assert_eq!(slack[0], named(Kind::Slack, "timer slack", 50.0));
-    assert!(slack.contains(&named(Kind::StealOrDisabled, "hog", 1.0)), "{slack:?}");
+    assert_eq!(slack[0], named(CulpritKind::Slack, "timer slack", 50.0));
+    assert!(
+        slack.contains(&named(CulpritKind::StealOrDisabled, "hog", 1.0)),
+        "{slack:?}"
+    );
     late.slack_ns = 80_000;
-    assert_eq!(found(&late)[0], named(Kind::Slack, "timer slack", 51.0));
+    assert_eq!(found(&late)[0], named(CulpritKind::Slack, "timer slack", 51.0));
 }
 
 #[test]
@@ -156,13 +159,13 @@ fn a_lower_thread_that_the_scheduler_chose_instead_means_throttling() {
     let chosen = thread(1100, 9000, 9, "plain", NOT_REALTIME);
     let before = thread(0, 1100, 8, "spinner", fifo(80));
     let late = evidence(1003, 9001, vec![before, chosen]);
-    assert_eq!(found(&late)[0], named(Kind::Throttled, "plain", 7900.0));
+    assert_eq!(found(&late)[0], named(CulpritKind::Throttled, "plain", 7900.0));
 
     let mut plain = late;
     plain.scheduling = NOT_REALTIME;
     assert_eq!(
         found(&plain)[0].0,
-        Kind::Thread,
+        CulpritKind::Thread,
         "without real time it is the other thread's turn"
     );
     let boosted = Activity::Thread {
@@ -172,7 +175,7 @@ fn a_lower_thread_that_the_scheduler_chose_instead_means_throttling() {
         priority: 10,
     };
     let late = evidence(1003, 9001, vec![before, interval(1100, 9000, boosted)]);
-    assert_eq!(found(&late)[0].0, Kind::Thread, "a boosted one outranks it");
+    assert_eq!(found(&late)[0].0, CulpritKind::Thread, "a boosted one outranks it");
 }
 
 #[test]
@@ -184,10 +187,10 @@ fn a_thread_that_moved_waited_for_the_timer_on_one_cpu_and_for_its_turn_on_the_o
     });
     late.timer_cpu_did = vec![interval(800, 1390, Activity::Irq(5)), interval(0, 1500, Activity::Idle)];
     let expected = [
-        named(Kind::Thread, "hog", 590.0),
-        named(Kind::Irq, "irq5", 390.0),
-        named(Kind::Idle, "idle", 10.0),
-        named(Kind::Own, "itself", 10.0),
+        named(CulpritKind::Thread, "hog", 590.0),
+        named(CulpritKind::Irq, "irq5", 390.0),
+        named(CulpritKind::Idle, "idle", 10.0),
+        named(CulpritKind::Own, "itself", 10.0),
     ];
     assert_eq!(found(&late), expected);
 }
@@ -195,9 +198,13 @@ fn a_thread_that_moved_waited_for_the_timer_on_one_cpu_and_for_its_turn_on_the_o
 #[test]
 fn what_the_ring_no_longer_holds_is_called_so() {
     let late = evidence(1003, 9000, vec![thread(8000, 8990, 9, "last", fifo(80))]);
-    assert_eq!(found(&late)[0].0, Kind::Unknown);
+    assert_eq!(found(&late)[0].0, CulpritKind::Unknown);
     let nothing = evidence(1003, 9000, Vec::new());
-    assert_eq!(found(&nothing)[0].0, Kind::Own, "it was never switched away from");
+    assert_eq!(
+        found(&nothing)[0].0,
+        CulpritKind::Own,
+        "it was never switched away from"
+    );
 }
 
 #[test]

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::errno::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::link::Link;
+use super::link::LoadLink;
 
 /// Sent at once; the next ones follow when these are answered, or after [`PATIENCE`].
 const WINDOW: usize = 64;
@@ -21,7 +21,7 @@ const ECHO_REQUEST: u8 = 8;
 const ECHO_REPLY: u8 = 0;
 
 pub fn flood() -> Result<()> {
-    let link = Link::make()?;
+    let link = LoadLink::make()?;
     let mut socket =
         Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).context("cannot open an ICMP socket")?;
     socket.connect(&SocketAddr::new(IpAddr::V4(link.outer), 0).into())?;

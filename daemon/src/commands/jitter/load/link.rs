@@ -26,13 +26,13 @@ const NETWORK: u32 = 0xc612_0000;
 const SUBNETS: u32 = 1 << 15;
 const PREFIX_BITS: u8 = 30;
 
-pub struct Link {
+pub struct LoadLink {
     outside: File,
     /// Of the end where this process was started: what is loaded.
     pub outer: Ipv4Addr,
 }
 
-impl Link {
+impl LoadLink {
     /// Moves the calling thread into the new namespace, for good.
     pub fn make() -> Result<Self> {
         let outside = File::open("/proc/thread-self/ns/net").context("cannot open this network namespace")?;

@@ -7,12 +7,12 @@ use std::thread;
 
 use anyhow::{Context as _, Result};
 
-use super::link::Link;
+use super::link::LoadLink;
 
 const BLOCK_BYTES: usize = 256 * 1024;
 
 pub fn stream() -> Result<()> {
-    let link = Link::make()?;
+    let link = LoadLink::make()?;
     let listener = link.outside(|| TcpListener::bind((link.outer, 0)).context("cannot listen"))?;
     let address = listener.local_addr()?;
     let sender = TcpStream::connect(address).context("cannot connect to this machine (a packet filter?)")?;

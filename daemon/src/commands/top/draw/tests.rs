@@ -13,7 +13,7 @@ use super::super::keys::press;
 use super::super::sample;
 use super::*;
 
-const LOOK: Look = Look {
+const LOOK: Theme = Theme {
     colour: true,
     unicode: true,
 };
@@ -21,19 +21,19 @@ const LOOK: Look = Look {
 fn looking_at(status: Status) -> Model {
     let mut model = Model::new();
     let mut later = status.clone();
-    model.hear(Duration::ZERO, Ok(Box::new(status)));
+    model.receive(Duration::ZERO, Ok(Box::new(status)));
     later.network.taken_t_ns += 1_000_000_000;
     for view in &mut later.network.flows {
         view.flow.acked_bytes += 125_000 * view.flow.cookie.0;
     }
-    model.hear(Duration::from_secs(1), Ok(Box::new(later)));
+    model.receive(Duration::from_secs(1), Ok(Box::new(later)));
     model
 }
 
-fn drawn(model: &Model, look: &Look, columns: u16, lines: u16) -> Buffer {
+fn drawn(model: &Model, theme: &Theme, columns: u16, lines: u16) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(columns, lines)).unwrap();
     terminal
-        .draw(|frame| screen(model, look, frame.area(), frame.buffer_mut()))
+        .draw(|frame| screen(model, theme, frame.area(), frame.buffer_mut()))
         .unwrap();
     terminal.backend().buffer().clone()
 }
@@ -201,7 +201,7 @@ fn why_says_what_giveway_why_says() {
 fn a_daemon_that_does_not_answer_is_said_above_what_it_said_last() {
     let mut model = looking_at(sample::status(1));
     for second in [4, 5, 9] {
-        model.hear(Duration::from_secs(second), Err("it does not answer".to_owned()));
+        model.receive(Duration::from_secs(second), Err("it does not answer".to_owned()));
     }
     let shown = lines(&drawn(&model, &LOOK, 80, 24));
     assert!(shown[0].contains("NO ANSWER"), "{}", shown[0]);
@@ -211,7 +211,7 @@ fn a_daemon_that_does_not_answer_is_said_above_what_it_said_last() {
         shown[1]
     );
     assert!(shown.iter().any(|line| line.contains("worker0/1000")), "{shown:?}");
-    model.hear(Duration::from_secs(10), Ok(Box::new(sample::status(1))));
+    model.receive(Duration::from_secs(10), Ok(Box::new(sample::status(1))));
     let shown = lines(&drawn(&model, &LOOK, 80, 24)).join("\n");
     assert!(!shown.contains("NO ANSWER"), "{shown}");
 }
@@ -219,8 +219,8 @@ fn a_daemon_that_does_not_answer_is_said_above_what_it_said_last() {
 #[test]
 fn without_colour_the_same_words_are_there_and_no_colour() {
     let mut model = looking_at(sample::status(5));
-    model.hear(Duration::from_secs(2), Err("gone".to_owned()));
-    let colourless = Look { colour: false, ..LOOK };
+    model.receive(Duration::from_secs(2), Err("gone".to_owned()));
+    let colourless = Theme { colour: false, ..LOOK };
     let (with, without) = (drawn(&model, &LOOK, 80, 24), drawn(&model, &colourless, 80, 24));
     assert_eq!(lines(&with), lines(&without));
     let is_plain = |cell: &ratatui::buffer::Cell| cell.fg == Color::Reset && cell.bg == Color::Reset;
@@ -237,7 +237,7 @@ fn without_colour_the_same_words_are_there_and_no_colour() {
 #[test]
 fn where_a_colour_is_set_so_is_its_background() {
     let mut model = looking_at(sample::status(5));
-    model.hear(Duration::from_secs(2), Err("gone".to_owned()));
+    model.receive(Duration::from_secs(2), Err("gone".to_owned()));
     for cell in drawn(&model, &LOOK, 200, 60).content {
         let is_own = (cell.fg == Color::Reset, cell.bg == Color::Reset);
         assert!(
@@ -250,7 +250,7 @@ fn where_a_colour_is_set_so_is_its_background() {
 #[test]
 fn without_unicode_only_ascii_is_drawn() {
     let mut model = looking_at(sample::status(50));
-    let ascii = Look { unicode: false, ..LOOK };
+    let ascii = Theme { unicode: false, ..LOOK };
     for key in ['\0', 'h', 'd'] {
         type_in(&mut model, &[KeyCode::Char(key)]);
         for columns in [80, 200] {

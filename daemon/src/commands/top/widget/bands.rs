@@ -5,9 +5,9 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use super::queue::of_link;
-use crate::commands::top::look::Look;
 use crate::commands::top::model::Model;
-use crate::commands::top::table::{Seen, Table as _};
+use crate::commands::top::table::{Table as _, VisibleRows};
+use crate::commands::top::theme::Theme;
 
 /// Lines that it takes; none where nothing is counted.
 pub fn lines(model: &Model) -> u16 {
@@ -16,15 +16,15 @@ pub fn lines(model: &Model) -> u16 {
     if rows == 0 { 0 } else { rows as u16 + 1 }
 }
 
-pub fn draw(model: &Model, look: &Look, area: Rect, buffer: &mut Buffer) {
+pub fn draw(model: &Model, theme: &Theme, area: Rect, buffer: &mut Buffer) {
     let Some(status) = &model.latest else { return };
     let first = status.network.links.get(..1).unwrap_or_default();
     let table = super::queue::table(first, &model.history);
     let rows: Vec<usize> = (0..table.len()).collect();
-    let seen = Seen {
+    let seen = VisibleRows {
         rows: &rows,
         chosen: None,
         sorted_by: None,
     };
-    table.draw(&seen, look, area, buffer);
+    table.draw(&seen, theme, area, buffer);
 }

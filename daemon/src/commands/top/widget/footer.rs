@@ -6,12 +6,12 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::line;
-use crate::commands::top::look::Look;
 use crate::commands::top::model::{Listing, Model};
+use crate::commands::top::theme::Theme;
 
 const KEYS: &str = "q quit  h help  1-6 view  Enter why  s sort  r reverse  / filter  p pause";
 
-pub fn draw(model: &Model, listing: &Listing<'_>, look: &Look, area: Rect, buffer: &mut Buffer) {
+pub fn draw(model: &Model, listing: &Listing<'_>, theme: &Theme, area: Rect, buffer: &mut Buffer) {
     let chosen = listing
         .chosen
         .map(|chosen| listing.table.row(listing.rows[chosen]).detail());
@@ -20,9 +20,9 @@ pub fn draw(model: &Model, listing: &Listing<'_>, look: &Look, area: Rect, buffe
         (false, "") => KEYS.to_owned(),
         (false, filter) => format!("filter: {filter} (Esc forgets it)  {KEYS}"),
     };
-    let lines = [(chosen.unwrap_or_default(), Style::new()), (keys, look.title())];
+    let lines = [(chosen.unwrap_or_default(), Style::new()), (keys, theme.title())];
     let skipped = lines.len().saturating_sub(area.height.into());
     for (y, (text, style)) in (area.y..area.bottom()).zip(lines.into_iter().skip(skipped)) {
-        line(&text, style, look, Rect::new(area.x, y, area.width, 1), buffer);
+        line(&text, style, theme, Rect::new(area.x, y, area.width, 1), buffer);
     }
 }

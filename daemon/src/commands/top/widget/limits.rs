@@ -6,9 +6,9 @@ use std::cmp::Ordering;
 use giveway_engine::downlink::Passing;
 use giveway_engine::enforcement::limit_use::{LimitUse, WayUse};
 
-use crate::commands::top::look::Look;
-use crate::commands::top::table::{Cell, Column, Row, RowId, Rows, Side};
+use crate::commands::top::table::{Alignment, Cell, Column, RowId, Rows, TableRow};
 use crate::commands::top::text::{bits_per_s, bytes, count};
+use crate::commands::top::theme::Theme;
 use crate::commands::why::About;
 
 pub struct LimitRow<'a> {
@@ -44,7 +44,7 @@ impl LimitRow<'_> {
     }
 }
 
-impl Row for LimitRow<'_> {
+impl TableRow for LimitRow<'_> {
     fn id(&self) -> RowId {
         RowId::Text(format!("{} {}", self.of, self.direction))
     }
@@ -63,13 +63,14 @@ impl Row for LimitRow<'_> {
     }
 }
 
+// Long: a table, an entry a column.
 fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
-    let number = |title, rank, cell: fn(&LimitRow<'a>, &Look, usize) -> Cell, order: Option<Order<'a>>| Column {
+    let number = |title, rank, cell: fn(&LimitRow<'a>, &Theme, usize) -> Cell, order: Option<Order<'a>>| Column {
         title,
         least: 7,
         most: 8,
         rank,
-        side: Side::Right,
+        side: Alignment::Right,
         cell,
         order,
     };
@@ -79,7 +80,7 @@ fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
             least: 16,
             most: 60,
             rank: 0,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row: &LimitRow<'a>, _, _| row.of.into(),
             order: Some(|a, b| a.of.cmp(b.of)),
         },
@@ -88,7 +89,7 @@ fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
             least: 8,
             most: 8,
             rank: 0,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.direction.into(),
             order: Some(|a, b| a.direction.cmp(b.direction)),
         },

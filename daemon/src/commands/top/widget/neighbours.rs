@@ -3,7 +3,7 @@
 
 use giveway_engine::status::NeighbourView;
 
-use crate::commands::top::table::{Column, Row, RowId, Rows, Side};
+use crate::commands::top::table::{Alignment, Column, RowId, Rows, TableRow};
 use crate::commands::top::text::{count, time};
 use crate::commands::why::About;
 
@@ -35,7 +35,7 @@ impl NeighbourRow<'_> {
     }
 }
 
-impl Row for NeighbourRow<'_> {
+impl TableRow for NeighbourRow<'_> {
     fn id(&self) -> RowId {
         RowId::Text(self.0.session.clone())
     }
@@ -64,7 +64,7 @@ fn columns<'a>() -> Vec<Column<NeighbourRow<'a>>> {
             least: 15,
             most: 39,
             rank: 0,
-            side: Side::End,
+            side: Alignment::End,
             cell: |row, _, _| row.0.address.to_string().into(),
             order: Some(|a, b| a.0.address.cmp(&b.0.address)),
         },
@@ -73,7 +73,7 @@ fn columns<'a>() -> Vec<Column<NeighbourRow<'a>>> {
             least: 7,
             most: 7,
             rank: 1,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| count(row.0.senders.len() as u64).into(),
             order: Some(|a, b| b.0.senders.len().cmp(&a.0.senders.len())),
         },
@@ -82,7 +82,7 @@ fn columns<'a>() -> Vec<Column<NeighbourRow<'a>>> {
             least: 5,
             most: 6,
             rank: 2,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| time(row.0.age_ms.saturating_mul(1_000)).into(),
             order: Some(|a, b| b.0.age_ms.cmp(&a.0.age_ms)),
         },
@@ -91,7 +91,7 @@ fn columns<'a>() -> Vec<Column<NeighbourRow<'a>>> {
             least: 5,
             most: 6,
             rank: 4,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| time(row.0.interval_ms.saturating_mul(1_000)).into(),
             order: None,
         },
@@ -100,7 +100,7 @@ fn columns<'a>() -> Vec<Column<NeighbourRow<'a>>> {
             least: 8,
             most: 8,
             rank: 3,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.is_believed().into(),
             order: Some(|a, b| b.0.believed.cmp(&a.0.believed)),
         },
@@ -109,7 +109,7 @@ fn columns<'a>() -> Vec<Column<NeighbourRow<'a>>> {
             least: 10,
             most: 60,
             rank: 5,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.classes().into(),
             order: None,
         },

@@ -7,15 +7,15 @@ use ratatui::style::Style;
 
 use super::line;
 use crate::commands::top::keys::KEYS;
-use crate::commands::top::look::Look;
 use crate::commands::top::model::{Model, Pane};
 use crate::commands::top::text::clean;
+use crate::commands::top::theme::Theme;
 use crate::commands::why::Explanation;
 use crate::commands::wrapped;
 
 const KEY_COLUMNS: usize = 16;
 
-pub fn draw(model: &Model, pane: &Pane, look: &Look, area: Rect, buffer: &mut Buffer) {
+pub fn draw(model: &Model, pane: &Pane, theme: &Theme, area: Rect, buffer: &mut Buffer) {
     if area.height == 0 {
         return;
     }
@@ -27,13 +27,13 @@ pub fn draw(model: &Model, pane: &Pane, look: &Look, area: Rect, buffer: &mut Bu
         left if left > room => format!(" ({} lines more: Down)", left - room),
         _ => String::new(),
     };
-    let heading = format!("{}{more}{title} ", look.dash().repeat(2));
-    let rule = look.dash().repeat(usize::from(area.width));
+    let heading = format!("{}{more}{title} ", theme.dash().repeat(2));
+    let rule = theme.dash().repeat(usize::from(area.width));
     let place = |y| Rect::new(area.x, y, area.width, 1);
-    line(&rule, Style::new(), look, place(area.y), buffer);
-    line(&heading, look.title(), look, place(area.y), buffer);
+    line(&rule, Style::new(), theme, place(area.y), buffer);
+    line(&heading, theme.title(), theme, place(area.y), buffer);
     for (y, row) in (area.y + 1..area.bottom()).zip(rows.iter().skip(above)) {
-        line(row, Style::new(), look, place(y), buffer);
+        line(row, Style::new(), theme, place(y), buffer);
     }
 }
 

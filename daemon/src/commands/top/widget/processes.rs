@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use giveway_engine::model::Class;
 use giveway_engine::status::{FlowView, Status};
 
-use crate::commands::top::history::History;
-use crate::commands::top::table::{Cell, Column, Row, RowId, Rows, Side};
+use crate::commands::top::history::RateHistory;
+use crate::commands::top::table::{Alignment, Cell, Column, RowId, Rows, TableRow};
 use crate::commands::top::text::{bits_per_s, bytes, count, time};
 use crate::commands::why::About;
 
@@ -30,7 +30,7 @@ pub struct ProcessRow {
     realtime: String,
 }
 
-pub fn table(status: &Status, history: &History) -> Rows<ProcessRow> {
+pub fn table(status: &Status, history: &RateHistory) -> Rows<ProcessRow> {
     let mut rows: BTreeMap<u32, ProcessRow> = BTreeMap::new();
     let network = &status.network;
     for view in network.flows.iter().chain(&network.datagrams) {
@@ -55,7 +55,7 @@ pub fn table(status: &Status, history: &History) -> Rows<ProcessRow> {
 }
 
 impl ProcessRow {
-    fn add(&mut self, view: &FlowView, history: &History) {
+    fn add(&mut self, view: &FlowView, history: &RateHistory) {
         let flow = &view.flow;
         if self.sockets == 0 {
             self.name = flow.owner.as_ref().map_or("?", |owner| &owner.command).to_owned();
@@ -98,7 +98,7 @@ impl ProcessRow {
     }
 }
 
-impl Row for ProcessRow {
+impl TableRow for ProcessRow {
     fn id(&self) -> RowId {
         RowId::Number(self.pid.into())
     }
@@ -138,7 +138,7 @@ fn of_names() -> [Column<ProcessRow>; 3] {
             least: 12,
             most: 16,
             rank: 0,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.name.as_str().into(),
             order: Some(|a, b| a.name.cmp(&b.name)),
         },
@@ -147,7 +147,7 @@ fn of_names() -> [Column<ProcessRow>; 3] {
             least: 7,
             most: 7,
             rank: 1,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| {
                 if row.pid == 0 {
                     "?".into()
@@ -162,16 +162,16 @@ fn of_names() -> [Column<ProcessRow>; 3] {
             least: 11,
             most: 13,
             rank: 2,
-            side: Side::Left,
-            cell: |row, look, _| match row.class() {
+            side: Alignment::Left,
+            cell: |row, theme, _| match row.class() {
                 None => Cell::default(),
                 Some((class, 0)) => Cell {
                     text: class.name().to_owned(),
-                    style: look.class(class),
+                    style: theme.class(class),
                 },
                 Some((class, others)) => Cell {
                     text: format!("{} +{others}", class.name()),
-                    style: look.class(class),
+                    style: theme.class(class),
                 },
             },
             order: Some(|a, b| a.class().map(|of| of.0 as u8).cmp(&b.class().map(|of| of.0 as u8))),
@@ -185,7 +185,7 @@ fn of_numbers() -> [Column<ProcessRow>; 6] {
         least: 5,
         most: 6,
         rank,
-        side: Side::Right,
+        side: Alignment::Right,
         cell,
         order: Some(order),
     };
@@ -236,8 +236,8 @@ fn of_more() -> [Column<ProcessRow>; 5] {
             least: 5,
             most: 16,
             rank: 9,
-            side: Side::Left,
-            cell: |row, look, columns| look.sparkline(&row.rates, columns).into(),
+            side: Alignment::Left,
+            cell: |row, theme, columns| theme.sparkline(&row.rates, columns).into(),
             order: None,
         },
         Column {
@@ -245,7 +245,7 @@ fn of_more() -> [Column<ProcessRow>; 5] {
             least: 5,
             most: 6,
             rank: 10,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| bits_per_s(row.known(row.out)).into(),
             order: Some(|a, b| b.out.total_cmp(&a.out)),
         },
@@ -254,7 +254,7 @@ fn of_more() -> [Column<ProcessRow>; 5] {
             least: 5,
             most: 6,
             rank: 10,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| bits_per_s(row.known(row.arrived)).into(),
             order: Some(|a, b| b.arrived.total_cmp(&a.arrived)),
         },
@@ -263,7 +263,7 @@ fn of_more() -> [Column<ProcessRow>; 5] {
             least: 9,
             most: 12,
             rank: 11,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.realtime.as_str().into(),
             order: Some(|a, b| b.realtime.cmp(&a.realtime)),
         },
@@ -272,7 +272,7 @@ fn of_more() -> [Column<ProcessRow>; 5] {
             least: 12,
             most: 40,
             rank: 12,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.unit.as_str().into(),
             order: Some(|a, b| a.unit.cmp(&b.unit)),
         },

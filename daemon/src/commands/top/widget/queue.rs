@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use giveway_engine::queue::links::LinkView;
 use giveway_engine::queue::traffic::{Band, ByQdisc, Served};
 
-use crate::commands::top::history::{History, Track};
-use crate::commands::top::table::{Cell, Column, Row, RowId, Rows, Side};
+use crate::commands::top::history::{RateHistory, Track};
+use crate::commands::top::table::{Alignment, Cell, Column, RowId, Rows, TableRow};
 use crate::commands::top::text::{bits_per_s, bytes, count, time};
 use crate::commands::why::About;
 
@@ -18,7 +18,7 @@ pub struct BandRow<'a> {
     track: Option<&'a Track>,
 }
 
-pub fn table<'a>(links: &'a [LinkView], history: &'a History) -> Rows<BandRow<'a>> {
+pub fn table<'a>(links: &'a [LinkView], history: &'a RateHistory) -> Rows<BandRow<'a>> {
     Rows {
         columns: columns(),
         rows: links.iter().flat_map(|link| of_link(link, history)).collect(),
@@ -26,7 +26,7 @@ pub fn table<'a>(links: &'a [LinkView], history: &'a History) -> Rows<BandRow<'a
 }
 
 /// None where nothing is counted on it.
-pub fn of_link<'a>(link: &'a LinkView, history: &'a History) -> Vec<BandRow<'a>> {
+pub fn of_link<'a>(link: &'a LinkView, history: &'a RateHistory) -> Vec<BandRow<'a>> {
     let bands = link
         .queue
         .counters
@@ -53,7 +53,7 @@ impl BandRow<'_> {
     }
 }
 
-impl Row for BandRow<'_> {
+impl TableRow for BandRow<'_> {
     fn id(&self) -> RowId {
         RowId::Text(format!("{} {}", self.link.ifindex, self.name))
     }
@@ -83,10 +83,10 @@ fn columns<'a>() -> Vec<Column<BandRow<'a>>> {
         least: 6,
         most: 32,
         rank: 8,
-        side: Side::Left,
-        cell: |row, look, columns| {
+        side: Alignment::Left,
+        cell: |row, theme, columns| {
             let none = VecDeque::new();
-            look.sparkline(row.track.map_or(&none, Track::rates), columns).into()
+            theme.sparkline(row.track.map_or(&none, Track::rates), columns).into()
         },
         order: None,
     });
@@ -101,7 +101,7 @@ fn of_names<'a>() -> [Column<BandRow<'a>>; 2] {
             least: 8,
             most: 15,
             rank: 2,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.link.interface.as_str().into(),
             order: None,
         },
@@ -110,7 +110,7 @@ fn of_names<'a>() -> [Column<BandRow<'a>>; 2] {
             least: 11,
             most: 11,
             rank: 0,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.name.into(),
             order: None,
         },
@@ -123,7 +123,7 @@ fn of_numbers<'a>() -> [Column<BandRow<'a>>; 9] {
         least: 5,
         most: 7,
         rank,
-        side: Side::Right,
+        side: Alignment::Right,
         cell,
         order: None,
     };

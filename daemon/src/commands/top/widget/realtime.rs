@@ -3,7 +3,7 @@
 
 use giveway_engine::priority::{ChainStatus, HeldStatus, NapiStatus, PriorityStatus};
 
-use crate::commands::top::table::{Column, Row, RowId, Rows, Side};
+use crate::commands::top::table::{Alignment, Column, RowId, Rows, TableRow};
 use crate::commands::top::text::count;
 use crate::commands::why::About;
 
@@ -76,7 +76,7 @@ fn of_napi(napi: &NapiStatus) -> RealtimeRow {
     }
 }
 
-impl Row for RealtimeRow {
+impl TableRow for RealtimeRow {
     fn id(&self) -> RowId {
         RowId::Text(self.id.clone())
     }
@@ -103,7 +103,7 @@ fn columns() -> Vec<Column<RealtimeRow>> {
             least: 16,
             most: 60,
             rank: 0,
-            side: Side::End,
+            side: Alignment::End,
             cell: |row, _, _| row.name.as_str().into(),
             order: Some(|a, b| a.name.cmp(&b.name)),
         },
@@ -112,7 +112,7 @@ fn columns() -> Vec<Column<RealtimeRow>> {
             least: 8,
             most: 12,
             rank: 1,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.schedule.as_str().into(),
             order: Some(|a, b| a.schedule.cmp(&b.schedule)),
         },
@@ -121,7 +121,7 @@ fn columns() -> Vec<Column<RealtimeRow>> {
             least: 6,
             most: 8,
             rank: 2,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.has.as_str().into(),
             order: Some(|a, b| b.has.cmp(&a.has)),
         },
@@ -130,7 +130,7 @@ fn columns() -> Vec<Column<RealtimeRow>> {
             least: 7,
             most: 7,
             rank: 3,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| count(row.threads).into(),
             order: Some(|a, b| b.threads.cmp(&a.threads)),
         },
@@ -139,7 +139,7 @@ fn columns() -> Vec<Column<RealtimeRow>> {
             least: 5,
             most: 6,
             rank: 4,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| format!("{:.1}", row.cpu_percent).into(),
             order: Some(|a, b| b.cpu_percent.total_cmp(&a.cpu_percent)),
         },
@@ -148,7 +148,7 @@ fn columns() -> Vec<Column<RealtimeRow>> {
             least: 12,
             most: 40,
             rank: 5,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.rule.as_str().into(),
             order: Some(|a, b| a.rule.cmp(&b.rule)),
         },

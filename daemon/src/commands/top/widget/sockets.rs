@@ -7,18 +7,18 @@ use std::collections::VecDeque;
 use giveway_engine::model::{Protocol, TcpState};
 use giveway_engine::status::FlowView;
 
-use crate::commands::top::history::{History, Socket};
-use crate::commands::top::look::Look;
-use crate::commands::top::table::{Cell, Column, Row, RowId, Rows, Side};
+use crate::commands::top::history::{RateHistory, SocketTracks};
+use crate::commands::top::table::{Alignment, Cell, Column, RowId, Rows, TableRow};
 use crate::commands::top::text::{bits_per_s, bytes, count, time};
+use crate::commands::top::theme::Theme;
 use crate::commands::why::About;
 
 pub struct SocketRow<'a> {
     view: &'a FlowView,
-    socket: Option<&'a Socket>,
+    socket: Option<&'a SocketTracks>,
 }
 
-pub fn table<'a>(flows: &'a [FlowView], datagrams: &'a [FlowView], history: &'a History) -> Rows<SocketRow<'a>> {
+pub fn table<'a>(flows: &'a [FlowView], datagrams: &'a [FlowView], history: &'a RateHistory) -> Rows<SocketRow<'a>> {
     let row = |view: &'a FlowView| SocketRow {
         view,
         socket: history.socket(view.flow.cookie),
@@ -94,7 +94,7 @@ impl SocketRow<'_> {
     }
 }
 
-impl Row for SocketRow<'_> {
+impl TableRow for SocketRow<'_> {
     fn id(&self) -> RowId {
         RowId::Number(self.view.flow.cookie.0)
     }
@@ -148,7 +148,7 @@ fn of_names<'a>() -> [Column<SocketRow<'a>>; 4] {
             least: 1,
             most: 1,
             rank: 0,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.mark().into(),
             order: None,
         },
@@ -157,7 +157,7 @@ fn of_names<'a>() -> [Column<SocketRow<'a>>; 4] {
             least: 12,
             most: 23,
             rank: 0,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.process().into(),
             order: Some(|a, b| a.owner().cmp(&b.owner())),
         },
@@ -166,7 +166,7 @@ fn of_names<'a>() -> [Column<SocketRow<'a>>; 4] {
             least: 14,
             most: 28,
             rank: 2,
-            side: Side::End,
+            side: Alignment::End,
             cell: |row, _, _| row.view.flow.shown_remote().into(),
             order: Some(|a, b| a.view.flow.remote.cmp(&b.view.flow.remote)),
         },
@@ -175,23 +175,24 @@ fn of_names<'a>() -> [Column<SocketRow<'a>>; 4] {
             least: 10,
             most: 10,
             rank: 1,
-            side: Side::Left,
-            cell: |row, look, _| Cell {
+            side: Alignment::Left,
+            cell: |row, theme, _| Cell {
                 text: row.view.class.name().to_owned(),
-                style: look.class(row.view.class),
+                style: theme.class(row.view.class),
             },
             order: Some(|a, b| (a.view.class as u8).cmp(&(b.view.class as u8))),
         },
     ]
 }
 
+// Long: a table, an entry a column.
 fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
     let number = |title, least, rank, cell, order| Column {
         title,
         least,
         most: 6,
         rank,
-        side: Side::Right,
+        side: Alignment::Right,
         cell,
         order: Some(order),
     };
@@ -200,7 +201,7 @@ fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
             "CWND",
             4,
             5,
-            |row: &SocketRow<'a>, _: &Look, _| row.of_tcp(|| count(row.view.flow.cwnd.into())),
+            |row: &SocketRow<'a>, _: &Theme, _| row.of_tcp(|| count(row.view.flow.cwnd.into())),
             |a: &SocketRow<'a>, b| b.view.flow.cwnd.cmp(&a.view.flow.cwnd),
         ),
         number(
@@ -237,11 +238,11 @@ fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
             least: 5,
             most: 16,
             rank: 9,
-            side: Side::Left,
-            cell: |row, look, columns| {
+            side: Alignment::Left,
+            cell: |row, theme, columns| {
                 let none = VecDeque::new();
                 let rates = row.socket.map_or(&none, |socket| socket.total.rates());
-                look.sparkline(rates, columns).into()
+                theme.sparkline(rates, columns).into()
             },
             order: None,
         },
@@ -250,7 +251,7 @@ fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
             least: 5,
             most: 8,
             rank: 8,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.state().into(),
             order: Some(|a, b| a.states().cmp(&b.states())),
         },
@@ -264,7 +265,7 @@ fn of_more<'a>() -> [Column<SocketRow<'a>>; 5] {
             least: 5,
             most: 6,
             rank: 10,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| bits_per_s(row.out()).into(),
             order: Some(|a, b| order(a.out()).cmp(&order(b.out()))),
         },
@@ -273,7 +274,7 @@ fn of_more<'a>() -> [Column<SocketRow<'a>>; 5] {
             least: 5,
             most: 6,
             rank: 10,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| bits_per_s(row.arrived()).into(),
             order: Some(|a, b| order(a.arrived()).cmp(&order(b.arrived()))),
         },
@@ -282,7 +283,7 @@ fn of_more<'a>() -> [Column<SocketRow<'a>>; 5] {
             least: 7,
             most: 7,
             rank: 11,
-            side: Side::Right,
+            side: Alignment::Right,
             cell: |row, _, _| row.of_tcp(|| count(row.view.flow.retransmits.into())),
             order: Some(|a, b| b.view.flow.retransmits.cmp(&a.view.flow.retransmits)),
         },
@@ -291,7 +292,7 @@ fn of_more<'a>() -> [Column<SocketRow<'a>>; 5] {
             least: 8,
             most: 12,
             rank: 12,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.of_tcp(|| row.view.flow.congestion_control.clone()),
             order: Some(|a, b| a.view.flow.congestion_control.cmp(&b.view.flow.congestion_control)),
         },
@@ -300,7 +301,7 @@ fn of_more<'a>() -> [Column<SocketRow<'a>>; 5] {
             least: 12,
             most: 40,
             rank: 13,
-            side: Side::Left,
+            side: Alignment::Left,
             cell: |row, _, _| row.view.unit.clone().unwrap_or_default().into(),
             order: Some(|a, b| a.view.unit.cmp(&b.view.unit)),
         },

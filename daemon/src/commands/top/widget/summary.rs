@@ -9,24 +9,24 @@ use ratatui::style::Style;
 use super::line;
 use crate::commands::counted;
 use crate::commands::status::{policy_line, queue_lines, realtime_line};
-use crate::commands::top::look::Look;
 use crate::commands::top::model::Model;
 use crate::commands::top::text::{duration, told_bits_per_s};
+use crate::commands::top::theme::Theme;
 
 const TREND_COLUMNS: usize = 16;
 
-pub fn draw(model: &Model, look: &Look, area: Rect, buffer: &mut Buffer) {
-    let mut lines = vec![(title(model), look.title())];
+pub fn draw(model: &Model, theme: &Theme, area: Rect, buffer: &mut Buffer) {
+    let mut lines = vec![(title(model), theme.title())];
     if let Some(status) = &model.latest {
-        lines.push((traffic(model, status, look), Style::new()));
+        lines.push((traffic(model, status, theme), Style::new()));
         lines.push((format!("caps   {}", policy_line(&status.network)), Style::new()));
         let queues = queue_lines(&status.network).into_iter();
         lines.extend(queues.map(|queue| (format!("queue  {queue}"), Style::new())).take(1));
     }
     for (y, (text, style)) in (area.y..area.bottom()).zip(lines) {
-        line(&text, style, look, Rect::new(area.x, y, area.width, 1), buffer);
+        line(&text, style, theme, Rect::new(area.x, y, area.width, 1), buffer);
     }
-    state(model, look, area, buffer);
+    state(model, theme, area, buffer);
 }
 
 fn title(model: &Model) -> String {
@@ -51,7 +51,7 @@ fn title(model: &Model) -> String {
     )
 }
 
-fn traffic(model: &Model, status: &Status, look: &Look) -> String {
+fn traffic(model: &Model, status: &Status, theme: &Theme) -> String {
     let (out, arrived) = model.history.totals();
     let senders = status.network.flows.iter().filter(|view| view.sender).count();
     let degraded = match status.daemon.degraded.len() {
@@ -61,7 +61,7 @@ fn traffic(model: &Model, status: &Status, look: &Look) -> String {
     format!(
         "TCP    out {} {} in {}; {}, {senders} send{degraded}; real time: {}",
         told_bits_per_s(out),
-        look.sparkline(&model.history.out, TREND_COLUMNS).trim_start(),
+        theme.sparkline(&model.history.out, TREND_COLUMNS).trim_start(),
         told_bits_per_s(arrived),
         counted(status.network.flows.len(), "socket"),
         realtime_line(status.priority.as_ref()),
@@ -69,7 +69,7 @@ fn traffic(model: &Model, status: &Status, look: &Look) -> String {
 }
 
 /// At the right of the first line; a trouble takes the second line in whole.
-fn state(model: &Model, look: &Look, area: Rect, buffer: &mut Buffer) {
+fn state(model: &Model, theme: &Theme, area: Rect, buffer: &mut Buffer) {
     if area.height == 0 {
         return;
     }
@@ -80,7 +80,7 @@ fn state(model: &Model, look: &Look, area: Rect, buffer: &mut Buffer) {
     };
     let width = (said.len() as u16).min(area.width);
     let place = Rect::new(area.right() - width, area.y, width, 1);
-    line(said, look.alarm(), look, place, buffer);
+    line(said, theme.alarm(), theme, place, buffer);
     if let (Some(trouble), true) = (&model.trouble, area.height > 1) {
         let ago = duration(model.now.saturating_sub(trouble.since).as_secs_f64());
         let what = if model.latest.is_some() {
@@ -90,11 +90,11 @@ fn state(model: &Model, look: &Look, area: Rect, buffer: &mut Buffer) {
         };
         let text = format!("for {ago}: {}; {what}", trouble.why);
         let place = Rect::new(area.x, area.y + 1, area.width, 1);
-        buffer.set_style(place, look.alarm());
+        buffer.set_style(place, theme.alarm());
         line(
             &format!("{text:<width$}", width = usize::from(area.width)),
-            look.alarm(),
-            look,
+            theme.alarm(),
+            theme,
             place,
             buffer,
         );

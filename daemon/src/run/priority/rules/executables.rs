@@ -7,11 +7,11 @@ use anyhow::Context as _;
 use giveway_engine::priority::{Rule, watched};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{RulesLoop, Waiting};
+use super::{PendingRule, RulesLoop};
 use crate::kernel::now;
-use crate::kernel::process::{Executable, Target, Wanted};
-use crate::lookup::{self, LookUps, Looked};
-use crate::run::priority::Request;
+use crate::kernel::process::{Executable, ProcessCriteria, Target};
+use crate::lookup::{self, LookUps, PathTarget};
+use crate::run::priority::ThreadRequest;
 
 /// A start waits so long for the executables of the configuration.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
@@ -24,7 +24,7 @@ impl RulesLoop {
             && let Some(look_ups) = &self.tools.look_ups
             && let Some(left) = until.checked_sub(now()).filter(|left| !left.is_zero())
         {
-            self.sign.give();
+            self.heartbeat.beat();
             let mut source = [PollFd::new(look_ups.fd(), PollFlags::POLLIN)];
             let timeout = u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX);
             let _ = poll(&mut source, PollTimeout::from(timeout));
@@ -42,17 +42,17 @@ impl RulesLoop {
             None => {}
         }
         let known = self.files.iter().filter_map(|((_, path), looked)| match looked {
-            Looked::File(target) => Some(Executable {
+            PathTarget::File(target) => Some(Executable {
                 path: path.clone(),
                 target: target.clone(),
             }),
-            Looked::Missing | Looked::Silent => None,
+            PathTarget::Missing | PathTarget::Silent => None,
         });
         let mut executables: Vec<Executable> = known.collect();
         // Two users may name the same.
         executables.sort_by(|a, b| a.path.cmp(&b.path));
         executables.dedup_by(|a, b| a.path == b.path);
-        let wanted = Wanted { executables, uids };
+        let wanted = ProcessCriteria { executables, uids };
         if wanted == self.wanted {
             return false;
         }
@@ -70,7 +70,7 @@ impl RulesLoop {
             return;
         }
         let (client, death) = (self.client.clone(), self.tools.death.clone());
-        let start = move || client.send(Request::LookUps(LookUps::start(death.as_deref()).map(Box::new)));
+        let start = move || client.send(ThreadRequest::LookUps(LookUps::start(death.as_deref()).map(Box::new)));
         let started = std::thread::Builder::new().name("gw-starter".to_owned()).spawn(start);
         if self.tolerate(started.context("cannot start a thread")).is_none() {
             self.is_starting = false;
@@ -90,31 +90,31 @@ impl RulesLoop {
         }
         for answer in self.tolerate(answers).into_iter().flatten() {
             match answer {
-                lookup::Answer::Path { uid, path, found } => self.take_path((uid, path), found),
-                lookup::Answer::Arguments { id, image, text } => self.take_arguments(id, image, text),
+                lookup::LookupAnswer::Path { uid, path, found } => self.take_path((uid, path), found),
+                lookup::LookupAnswer::Arguments { id, image, text } => self.take_arguments(id, image, text),
                 // The main loop's.
-                lookup::Answer::Sessions(_) => {}
+                lookup::LookupAnswer::Sessions(_) => {}
             }
             self.keep_pace();
         }
     }
 
-    pub(super) fn take_path(&mut self, key: (u32, String), found: Looked) {
+    pub(super) fn take_path(&mut self, key: (u32, String), found: PathTarget) {
         if !watched(&self.rules).0.contains(&key) {
             return;
         }
-        let is_known = found != Looked::Silent;
+        let is_known = found != PathTarget::Silent;
         self.files.insert(key.clone(), found);
         if self.follow_rules() {
-            self.look();
+            self.scan_processes();
         }
         self.answer_waiting(|waiting| waiting.key == key, is_known);
     }
 
     /// Those that wait for this; unless it is known, the rule goes again.
-    pub(super) fn answer_waiting(&mut self, is_it: impl Fn(&Waiting) -> bool, is_known: bool) {
-        let answered: Vec<Waiting> = self.waiting.extract_if(.., |waiting| is_it(waiting)).collect();
-        for Waiting { name, key, back, .. } in answered {
+    pub(super) fn answer_waiting(&mut self, is_it: impl Fn(&PendingRule) -> bool, is_known: bool) {
+        let answered: Vec<PendingRule> = self.waiting.extract_if(.., |waiting| is_it(waiting)).collect();
+        for PendingRule { name, key, back, .. } in answered {
             let outcome = if is_known {
                 Ok(())
             } else {
@@ -134,11 +134,11 @@ impl RulesLoop {
     /// Why rules wait, or match nothing.
     pub(super) fn unusable_executables(&self) -> impl Iterator<Item = String> {
         self.files.iter().filter_map(|((_, path), looked)| match looked {
-            Looked::Silent => Some(format!(
+            PathTarget::Silent => Some(format!(
                 "{path} does not say what it is (its file system, or a directory on the way, does not answer): its rule \
                  waits"
             )),
-            Looked::File(Target { is_roots: false, .. }) if self.rules.iter().any(|rule| is_for_all(rule, path)) => {
+            PathTarget::File(Target { is_roots: false, .. }) if self.rules.iter().any(|rule| is_for_all(rule, path)) => {
                 Some(format!(
                     "others than root may write to {path}, or decide where it leads: a rule for it must name the user"
                 ))

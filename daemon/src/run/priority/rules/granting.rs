@@ -19,7 +19,7 @@ const MISSED_KEPT: usize = 4096;
 impl RulesLoop {
     /// Feeds the engine, and carries out what follows until nothing follows any more. `handle`: of the process that
     /// this is about.
-    pub(super) fn tell(&mut self, input: Input, handle: Option<Handle>) {
+    pub(super) fn feed(&mut self, input: Input, handle: Option<Handle>) {
         let actions = self.engine.step(input);
         self.carry_out(actions, handle);
     }
@@ -30,6 +30,7 @@ impl RulesLoop {
     }
 
     /// Returns why a grant among these was refused.
+    // Long: an arm an action.
     pub(super) fn carry_out(&mut self, actions: Vec<Action>, mut handle: Option<Handle>) -> Option<String> {
         let mut actions = VecDeque::from(actions);
         let mut refused = None;
@@ -56,7 +57,7 @@ impl RulesLoop {
                         Err(_) if self.has_ended(id) => Input::EndedBefore { id },
                         Err(error) if errno_of(&error).is_some_and(|errno| errno != Errno::ESRCH) => {
                             let why = format!("{error:#}");
-                            self.look_again_for(why.clone());
+                            self.retry_later(why.clone());
                             Input::NotGiven { id, why }
                         }
                         outcome => Input::Outcome {
@@ -82,7 +83,7 @@ impl RulesLoop {
                 }
                 Action::Look => {
                     self.follow_rules();
-                    self.look();
+                    self.scan_processes();
                 }
                 Action::RaiseNapi { threads, priority } => {
                     let refused = self.tools.napi.raise(&threads, priority);
@@ -127,9 +128,9 @@ impl RulesLoop {
             }
         }
         let napi = self.tools.napi.cpu();
-        self.tell(Input::Usage { processes, napi }, None);
-        if let Some((cpu, waited)) = self.tools.canaries.look(at) {
-            self.tell(Input::Canary { cpu, waited }, None);
+        self.feed(Input::Usage { processes, napi }, None);
+        if let Some((cpu, waited)) = self.tools.canaries.longest_still(at) {
+            self.feed(Input::Canary { cpu, waited }, None);
         }
         self.next_account = Some(self.engine.lock().next_look(now()));
     }
@@ -158,7 +159,7 @@ impl RulesLoop {
     pub(super) fn count_lent(&mut self) {
         let lent = self.tools.lending.take();
         for lent in self.tolerate(lent).into_iter().flatten() {
-            self.tell(lent, None);
+            self.feed(lent, None);
         }
     }
 }

@@ -13,8 +13,8 @@ use nix::unistd::Pid;
 
 use super::{RulesLoop, Unread};
 use crate::kernel::is_shortage;
-use crate::kernel::process::{Found, Handle};
-use crate::kernel::task_watch::{Arguments, Event, What};
+use crate::kernel::process::{Handle, StartedProcess};
+use crate::kernel::task_watch::{Arguments, TaskChange, TaskEvent};
 
 /// Processes of one user of which that is tried at once.
 const UNREAD_OF_A_USER: usize = 64;
@@ -35,7 +35,7 @@ impl RulesLoop {
         // One that has executed nothing since it was judged stays what it was: other users can hold its folder in /proc.
         if self.arguments.contains_key(&id.pid) {
             let started = unknown(id);
-            self.tell(
+            self.feed(
                 Input::Started {
                     started: started.into(),
                     rule: None,
@@ -48,7 +48,7 @@ impl RulesLoop {
     }
 
     /// Looks at all processes for those that rules match.
-    pub(super) fn look(&mut self) {
+    pub(super) fn scan_processes(&mut self) {
         if self.wanted.is_nothing() && self.held.is_empty() {
             return;
         }
@@ -57,7 +57,7 @@ impl RulesLoop {
         let mut pids = self.wanted.candidates(listed);
         pids.extend(self.held.keys());
         for pid in pids {
-            self.sign.give();
+            self.heartbeat.beat();
             self.keep_pace();
             self.judge_by_number(pid, None);
         }
@@ -72,7 +72,7 @@ impl RulesLoop {
 
     pub(super) fn take_events(&mut self) -> Result<()> {
         for event in self.tools.watch.events()? {
-            self.sign.give();
+            self.heartbeat.beat();
             self.take(event);
             self.keep_pace();
         }
@@ -80,21 +80,21 @@ impl RulesLoop {
         if lost > self.lost_events {
             self.lost_events = lost;
             self.forget_ended();
-            self.look();
+            self.scan_processes();
         }
         Ok(())
     }
 
-    pub(super) fn take(&mut self, event: Event) {
-        let Event { id, what, .. } = event;
+    pub(super) fn take(&mut self, event: TaskEvent) {
+        let TaskEvent { id, what, .. } = event;
         match what {
-            What::Exec(arguments) => {
+            TaskChange::Exec(arguments) => {
                 self.arguments.insert(id.pid, arguments);
                 self.judge_by_number(id.pid, Some(id));
                 self.release_if_unknown(id.pid);
             }
-            What::Thread { tid } => self.tell(Input::TaskAdded { id, tid }, None),
-            What::Exit { cpu } => self.forget(id, cpu),
+            TaskChange::Thread { tid } => self.feed(Input::TaskAdded { id, tid }, None),
+            TaskChange::Exit { cpu } => self.forget(id, cpu),
         }
     }
 
@@ -121,7 +121,7 @@ impl RulesLoop {
             self.note_failure(error);
             return self.release_if_unknown(pid);
         }
-        let is_it = |found: &Found| expected.is_none_or(|id| id == found.started.id) && !is_own(found);
+        let is_it = |found: &StartedProcess| expected.is_none_or(|id| id == found.started.id) && !is_own(found);
         match (found.ok().filter(is_it), was_held) {
             (Some(mut found), _) => {
                 self.executed.recall(&mut found);
@@ -137,7 +137,7 @@ impl RulesLoop {
             (None, Some(id)) => {
                 self.unread.remove(&pid);
                 let started = unknown(id);
-                self.tell(
+                self.feed(
                     Input::Started {
                         started: started.into(),
                         rule: None,
@@ -157,7 +157,7 @@ impl RulesLoop {
     }
 
     /// None where they are being asked for.
-    pub(super) fn arguments_of(&mut self, found: &Found) -> Option<String> {
+    pub(super) fn arguments_of(&mut self, found: &StartedProcess) -> Option<String> {
         let Started { id, process, .. } = &found.started;
         let is_any_pattern = self.rules.iter().any(|rule| rule.matcher.cmdline.is_some());
         if !is_any_pattern || !self.wanted.has(process) {
@@ -195,7 +195,7 @@ impl RulesLoop {
             self.end(before, Duration::ZERO);
         }
         let rule = first_match(&self.rules, &started.process);
-        self.tell(
+        self.feed(
             Input::Started {
                 started: started.into(),
                 rule,
@@ -215,7 +215,7 @@ impl RulesLoop {
         self.count_lent_by(id);
         self.tools.lending.remove(id);
         self.tools.actuator.forget(id);
-        self.tell(Input::Exited { id, cpu }, None);
+        self.feed(Input::Exited { id, cpu }, None);
         self.changes.ended(&Subject::Process { id });
     }
 
@@ -243,7 +243,7 @@ impl RulesLoop {
 }
 
 /// giveway itself and its guardian are not for rules.
-pub(super) fn is_own(found: &Found) -> bool {
+pub(super) fn is_own(found: &StartedProcess) -> bool {
     let own = std::process::id();
     found.started.id.pid == own || found.parent == own
 }

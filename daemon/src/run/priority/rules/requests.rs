@@ -7,27 +7,27 @@ use std::time::Duration;
 use giveway_engine::model::ProcessId;
 use giveway_engine::priority::{Action, Input, PriorityStatus, Rule, Schedule, Started};
 
-use super::{RulesLoop, Waiting};
+use super::{PendingRule, RulesLoop};
 use crate::kernel::now;
 use crate::kernel::process::Handle;
-use crate::run::priority::Request;
+use crate::run::priority::ThreadRequest;
 
 /// Who adds a rule waits so long for its executable: a client gives up after 2 s.
 const RULE_WAITS: Duration = Duration::from_millis(1200);
 
 impl RulesLoop {
-    pub(super) fn answer(&mut self, request: Request) {
+    pub(super) fn answer(&mut self, request: ThreadRequest) {
         // The client may have gone meanwhile, here and below.
         match request {
-            Request::Status(back) => drop(back.send(self.status())),
-            Request::Add(rule, uid, gids, back) => {
+            ThreadRequest::Status(back) => drop(back.send(self.status())),
+            ThreadRequest::Add(rule, uid, gids, back) => {
                 let (name, exe) = (rule.name.clone(), rule.matcher.exe.clone());
                 let added = self.engine.lock().add_rule(*rule, uid, &gids);
                 self.rules = self.engine.lock().rules();
                 let outcome = added.map(|actions| drop(self.carry_out(actions, None)));
                 let key = exe.map(|exe| (uid, exe)).filter(|key| !self.files.contains_key(key));
                 match (key, &outcome) {
-                    (Some(key), Ok(())) => self.waiting.push(Waiting {
+                    (Some(key), Ok(())) => self.waiting.push(PendingRule {
                         name,
                         key,
                         back,
@@ -36,8 +36,8 @@ impl RulesLoop {
                     _ => drop(back.send(outcome)),
                 }
             }
-            Request::Remove(name, uid, back) => drop(back.send(self.remove(&name, uid))),
-            Request::LookUps(started) => {
+            ThreadRequest::Remove(name, uid, back) => drop(back.send(self.remove(&name, uid))),
+            ThreadRequest::LookUps(started) => {
                 self.is_starting = false;
                 self.tools.look_ups = self.tolerate(started).map(|look_ups| *look_ups);
                 if self.tools.look_ups.is_some() {
@@ -46,24 +46,24 @@ impl RulesLoop {
                     self.answer_waiting(|_| true, false);
                 }
             }
-            Request::Launch(pid, schedule, uid, gids, back) => {
+            ThreadRequest::Launch(pid, schedule, uid, gids, back) => {
                 drop(back.send(self.launch(pid, schedule, uid, &gids)));
             }
-            Request::NapiThreads(threads, priority) => self.tell(Input::NapiThreads { threads, priority }, None),
-            Request::Pause(why, told) => {
+            ThreadRequest::NapiThreads(threads, priority) => self.feed(Input::NapiThreads { threads, priority }, None),
+            ThreadRequest::Pause(why, told) => {
                 // What was used until now counts for who used it.
                 self.account();
                 let actions = self.engine.lock().pause(now(), why);
                 self.carry_out(actions, None);
                 let _ = told.send(());
             }
-            Request::Resume => {
+            ThreadRequest::Resume => {
                 let actions = self.engine.lock().resume(now());
                 self.carry_out(actions, None);
             }
-            Request::CarryOut(actions) => drop(self.carry_out(actions, None)),
-            Request::Report(line) => self.chains_failing = Some(line),
-            Request::Stop => {}
+            ThreadRequest::CarryOut(actions) => drop(self.carry_out(actions, None)),
+            ThreadRequest::Report(line) => self.chains_failing = Some(line),
+            ThreadRequest::Stop => {}
         }
     }
 
@@ -73,7 +73,7 @@ impl RulesLoop {
         let removed = self.engine.lock().remove_rule(now(), name, uid);
         self.rules = self.engine.lock().rules();
         let actions = removed?;
-        let has = |waiting: &Waiting| {
+        let has = |waiting: &PendingRule| {
             let is_it = |rule: &Arc<Rule>| rule.name == waiting.name && rule.added_by == Some(waiting.key.0);
             self.rules.iter().any(is_it)
         };
@@ -90,7 +90,7 @@ impl RulesLoop {
         held.into_iter().for_each(|id| self.release_unless_held(id));
         self.follow_rules();
         // Another rule may match what this one matched.
-        self.look();
+        self.scan_processes();
     }
 
     /// Holds the process that asks, and gives it what it asks for.

@@ -3,10 +3,11 @@
 //! left out. What macros make is not seen; a macro's arguments are, as the paths among their tokens.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
-use syn::{Attribute, ForeignItem, Item, Meta, UseTree};
+use syn::{Attribute, ForeignItem, Item, Meta, UseTree, Visibility};
 
 /// The segments of `crate::a::Name`.
 pub type Path = Vec<String>;
@@ -17,12 +18,43 @@ pub struct Module {
     pub modules: BTreeMap<String, usize>,
     /// With an enum's variants.
     pub items: BTreeMap<String, BTreeSet<String>>,
+    pub types: Vec<Type>,
     pub uses: BTreeMap<String, Path>,
     pub globs: Vec<Path>,
     /// What it says, each `use` included.
     pub named: BTreeSet<Path>,
     /// Where the files of its `mod name;` are.
     folder: String,
+}
+
+pub struct Type {
+    pub name: String,
+    /// No `pub` of any kind.
+    pub is_private: bool,
+}
+
+/// The texts of a crate's files, by their path below `src`.
+pub fn files(name: &str) -> BTreeMap<String, String> {
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .join(name)
+        .join("src");
+    let mut files = BTreeMap::new();
+    read_below(&source, "", &mut files);
+    files
+}
+
+fn read_below(folder: &std::path::Path, name: &str, files: &mut BTreeMap<String, String>) {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    for entry in entries {
+        let path = entry.expect("an entry").path();
+        let name = format!("{name}{}", path.file_name().expect("a name").display());
+        if path.is_dir() {
+            read_below(&path, &format!("{name}/"), files);
+        } else if name.ends_with(".rs") {
+            files.insert(name, fs::read_to_string(&path).expect("a file's text"));
+        }
+    }
 }
 
 /// The modules of the crate, or of both, that these files are, by their path below `src`.
@@ -56,6 +88,7 @@ impl Reader<'_> {
             folder,
             modules: BTreeMap::new(),
             items: BTreeMap::new(),
+            types: Vec::new(),
             uses: BTreeMap::new(),
             globs: Vec::new(),
             named: BTreeSet::new(),
@@ -70,6 +103,14 @@ impl Reader<'_> {
 
     fn define(&mut self, name: &syn::Ident) {
         self.here().items.entry(name.to_string()).or_default();
+    }
+
+    fn define_type(&mut self, name: &syn::Ident, visibility: &Visibility) {
+        self.define(name);
+        self.here().types.push(Type {
+            name: name.to_string(),
+            is_private: matches!(visibility, Visibility::Inherited),
+        });
     }
 
     fn read_use(&mut self, tree: &UseTree, mut path: Path) {
@@ -158,6 +199,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
             Item::Mod(module) => return self.read_module(module),
             Item::Const(item) => self.define(&item.ident),
             Item::Enum(item) => {
+                self.define_type(&item.ident, &item.vis);
                 let variants = item.variants.iter().map(|variant| variant.ident.to_string());
                 self.here().items.insert(item.ident.to_string(), variants.collect());
             }
@@ -173,10 +215,10 @@ impl<'ast> Visit<'ast> for Reader<'_> {
             }
             Item::Macro(item) => item.ident.iter().for_each(|name| self.define(name)),
             Item::Static(item) => self.define(&item.ident),
-            Item::Struct(item) => self.define(&item.ident),
-            Item::Trait(item) => self.define(&item.ident),
-            Item::Type(item) => self.define(&item.ident),
-            Item::Union(item) => self.define(&item.ident),
+            Item::Struct(item) => self.define_type(&item.ident, &item.vis),
+            Item::Trait(item) => self.define_type(&item.ident, &item.vis),
+            Item::Type(item) => self.define_type(&item.ident, &item.vis),
+            Item::Union(item) => self.define_type(&item.ident, &item.vis),
             _ => {}
         }
         visit::visit_item(self, item);

@@ -8,26 +8,16 @@
 //! `impl` block is.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
 
-use circles::graph::{Arrows, told};
-
-mod circles {
-    pub mod graph;
-    pub mod names;
-    pub mod source;
-}
+use super::graph::{self, Arrows, told};
+use super::{names, source};
 
 #[test]
 fn no_file_is_in_a_circle() {
     let mut in_circles = BTreeSet::new();
     for name in ["engine", "daemon", "lab"] {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");
-        let mut files = BTreeMap::new();
-        read_below(&source, "", &mut files);
-        let arrows = arrows(&files);
-        for circle in circles::graph::circles(&arrows) {
+        let arrows = arrows(&source::files(name));
+        for circle in graph::circles(&arrows) {
             println!("{name}/src: {}", told(&arrows, &circle));
             in_circles.extend(circle.iter().map(|file| format!("{name}/src/{file}")));
         }
@@ -35,21 +25,8 @@ fn no_file_is_in_a_circle() {
     assert!(in_circles.is_empty(), "in a circle (above): {in_circles:#?}");
 }
 
-fn read_below(folder: &Path, name: &str, files: &mut BTreeMap<String, String>) {
-    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    for entry in entries {
-        let path = entry.expect("an entry").path();
-        let name = format!("{name}{}", path.file_name().expect("a name").display());
-        if path.is_dir() {
-            read_below(&path, &format!("{name}/"), files);
-        } else if name.ends_with(".rs") {
-            files.insert(name, fs::read_to_string(&path).expect("a file's text"));
-        }
-    }
-}
-
 fn arrows(files: &BTreeMap<String, String>) -> Arrows {
-    circles::names::arrows(&circles::source::modules(files))
+    names::arrows(&source::modules(files))
 }
 
 /// The arrows of a crate: (file, text).
@@ -81,7 +58,7 @@ fn a_circle_is_told_by_its_shortest_way() {
     ];
     let files = files.map(|(file, text)| (file.to_owned(), text.to_owned()));
     let arrows = arrows(&files.into());
-    let circles = circles::graph::circles(&arrows);
+    let circles = graph::circles(&arrows);
     assert_eq!(circles.len(), 1);
     assert_eq!(
         told(&arrows, &circles[0]),

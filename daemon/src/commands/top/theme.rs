@@ -13,12 +13,12 @@ const BLOCKS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇",
 const LETTERS: [&str; 9] = [" ", ".", ".", ":", "-", "=", "+", "*", "#"];
 
 #[derive(Clone, Copy, Debug)]
-pub struct Look {
+pub struct Theme {
     pub colour: bool,
     pub unicode: bool,
 }
 
-impl Look {
+impl Theme {
     /// By NO_COLOR (no-color.org) and the locale.
     pub fn of_environment() -> Self {
         let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
@@ -101,13 +101,13 @@ mod tests {
     #[test]
     fn a_sparkline_ends_with_the_newest_and_never_hides_what_is_not_zero() {
         let samples = VecDeque::from([9.0, 0.0, 0.001, 4.0, 8.0]);
-        let unicode = Look {
+        let unicode = Theme {
             colour: false,
             unicode: true,
         };
         assert_eq!(unicode.sparkline(&samples, 4), " ▁▄█");
         assert_eq!(unicode.sparkline(&samples, 7).chars().count(), 7);
-        let ascii = Look {
+        let ascii = Theme {
             colour: false,
             unicode: false,
         };
@@ -117,14 +117,14 @@ mod tests {
 
     #[test]
     fn without_colour_nothing_has_one() {
-        let look = Look {
+        let theme = Theme {
             colour: false,
             unicode: true,
         };
         for style in Class::ALL
-            .map(|class| look.class(class))
+            .map(|class| theme.class(class))
             .into_iter()
-            .chain([look.alarm(), look.chosen()])
+            .chain([theme.alarm(), theme.chosen()])
         {
             assert_eq!((style.fg, style.bg), (None, None));
         }

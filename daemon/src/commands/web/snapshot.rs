@@ -18,10 +18,10 @@ use giveway_engine::queue::links::LinkView;
 use giveway_engine::status::{FlowView, NeighbourView, Status};
 use serde::Serialize;
 
-use super::history::Sample;
+use super::history::HistorySample;
 use super::metrics::{self, Point};
 use super::queue::{delay_s, rate};
-use super::traffic::{OfClass, Rates, Seen, Traffic, path_queue_s};
+use super::traffic::{ClassTraffic, Rates, Traffic, TrafficSummary, path_queue_s};
 use crate::commands::by_hand;
 use crate::words::clipped;
 
@@ -32,24 +32,24 @@ const MOST_PROCESSES: usize = 50;
 const MOST_LINES: usize = 20;
 
 #[derive(Clone)]
-pub struct Look {
+pub struct Snapshot {
     /// Why there is nothing to show.
     pub problem: Option<Arc<str>>,
     /// As JSON, for the page.
     pub state: Bytes,
-    pub sample: Option<Sample>,
+    pub sample: Option<HistorySample>,
     pub points: Vec<Point>,
     made: Instant,
     fresh_for: Duration,
 }
 
-/// Makes one look after another.
+/// Takes one snapshot after another.
 #[derive(Default)]
-pub struct Maker(Traffic);
+pub struct SnapshotMaker(Traffic);
 
-impl Maker {
+impl SnapshotMaker {
     /// `took`: to get the status.
-    pub fn look(&mut self, status: &Status, took: Duration) -> Look {
+    pub fn take(&mut self, status: &Status, took: Duration) -> Snapshot {
         let seen = self.0.count(status);
         let sample = sample(status, &seen);
         let points = metrics::points(&metrics::Source {
@@ -57,23 +57,28 @@ impl Maker {
             classes: &seen.classes,
             took,
         });
-        let state = Shown::new(status, &seen, &sample);
-        Look::new(None, &state, Some(sample), points)
+        let state = StateBody::new(status, &seen, &sample);
+        Snapshot::new(None, &state, Some(sample), points)
     }
 }
 
-impl Look {
+impl Snapshot {
     /// Nothing could be seen.
     pub fn without(problem: &str) -> Self {
         let problem = clipped(problem);
-        let state = Nothing {
+        let state = EmptyState {
             at_ms: now_ms(),
             problem: &problem,
         };
         Self::new(Some(problem.as_str().into()), &state, None, metrics::down())
     }
 
-    fn new(problem: Option<Arc<str>>, state: &impl Serialize, sample: Option<Sample>, points: Vec<Point>) -> Self {
+    fn new(
+        problem: Option<Arc<str>>,
+        state: &impl Serialize,
+        sample: Option<HistorySample>,
+        points: Vec<Point>,
+    ) -> Self {
         Self {
             problem,
             state: serde_json::to_vec(state).unwrap_or_default().into(),
@@ -94,13 +99,13 @@ impl Look {
 }
 
 #[derive(Serialize)]
-struct Nothing<'a> {
+struct EmptyState<'a> {
     at_ms: u64,
     problem: &'a str,
 }
 
 #[derive(Serialize)]
-struct Shown {
+struct StateBody {
     at_ms: u64,
     version: String,
     uptime_s: f64,
@@ -123,8 +128,8 @@ struct Shown {
     sample: (u64, Vec<Option<f64>>),
 }
 
-impl Shown {
-    fn new(status: &Status, seen: &Seen<'_>, sample: &Sample) -> Self {
+impl StateBody {
+    fn new(status: &Status, seen: &TrafficSummary<'_>, sample: &HistorySample) -> Self {
         let Status {
             daemon,
             network,
@@ -185,7 +190,7 @@ struct ShownClass {
 }
 
 impl ShownClass {
-    fn new((class, seen): (&Class, &OfClass)) -> Self {
+    fn new((class, seen): (&Class, &ClassTraffic)) -> Self {
         Self {
             class: class.name(),
             sockets: seen.sockets,
@@ -276,7 +281,7 @@ impl ShownFlow {
 }
 
 /// Those that move most come first.
-fn first_flows(seen: &Seen<'_>) -> Vec<ShownFlow> {
+fn first_flows(seen: &TrafficSummary<'_>) -> Vec<ShownFlow> {
     let mut flows = seen.flows.clone();
     let order = |(view, rates): &(&FlowView, Rates)| {
         let queued = view.flow.unsent_bytes + view.flow.unacked_bytes;
@@ -460,7 +465,7 @@ fn last_changes(changes: &[Latest], now_ns: u64) -> Vec<ShownChange> {
     shown.collect()
 }
 
-fn sample(status: &Status, seen: &Seen<'_>) -> Sample {
+fn sample(status: &Status, seen: &TrafficSummary<'_>) -> HistorySample {
     let network = &status.network;
     let classes = &seen.classes;
     let capped = classes.iter().any(|class| class.capped > 0);
@@ -470,7 +475,7 @@ fn sample(status: &Status, seen: &Seen<'_>) -> Sample {
     let budget = status.priority.as_ref().filter(|status| status.budget.budget_ms > 0);
     let sent = |class: Class| Some(classes[class as usize].rates.sent);
     let received = |class: Class| Some(classes[class as usize].rates.received);
-    Sample {
+    HistorySample {
         at_ms: now_ms(),
         // As `history::COLUMNS` names them.
         values: [
@@ -512,8 +517,8 @@ mod tests {
     use super::*;
 
     fn shown(flows: &[Value]) -> Value {
-        let look = Maker::default().look(&status(1, 1, flows), Duration::ZERO);
-        serde_json::from_slice(&look.state).unwrap()
+        let snapshot = SnapshotMaker::default().take(&status(1, 1, flows), Duration::ZERO);
+        serde_json::from_slice(&snapshot.state).unwrap()
     }
 
     #[test]
@@ -526,9 +531,9 @@ mod tests {
         }
         flows[7777]["sender"] = json!(true);
         flows[7777]["remote"] = json!("192.0.2.9:9");
-        let look = Maker::default().look(&status(1, 1, &flows), Duration::ZERO);
-        assert!(look.state.len() < 100_000, "{} bytes", look.state.len());
-        let shown: Value = serde_json::from_slice(&look.state).unwrap();
+        let snapshot = SnapshotMaker::default().take(&status(1, 1, &flows), Duration::ZERO);
+        assert!(snapshot.state.len() < 100_000, "{} bytes", snapshot.state.len());
+        let shown: Value = serde_json::from_slice(&snapshot.state).unwrap();
         assert_eq!(shown["flows_total"], 10_000);
         assert_eq!(shown["flows"].as_array().unwrap().len(), MOST_FLOWS);
         assert_eq!(shown["flows"][0]["remote"], "192.0.2.9:9", "who sends comes first");
@@ -543,9 +548,9 @@ mod tests {
 
     #[test]
     fn where_nothing_can_be_seen_the_page_says_why_and_up_is_0() {
-        let look = Look::without("no giveway daemon runs");
-        let shown: Value = serde_json::from_slice(&look.state).unwrap();
+        let snapshot = Snapshot::without("no giveway daemon runs");
+        let shown: Value = serde_json::from_slice(&snapshot.state).unwrap();
         assert_eq!(shown["problem"], "no giveway daemon runs");
-        assert!(!look.is_fresh() && look.sample.is_none());
+        assert!(!snapshot.is_fresh() && snapshot.sample.is_none());
     }
 }
