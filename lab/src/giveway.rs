@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::access_point::{Background, Cap, PAPER_CAPACITY_MBIT, PAPER_MARGIN_BYTES, PAPER_SEGMENT_BYTES};
 use crate::air::{SERVER_ADDRESS, STATION_DEVICE};
-use crate::interrupt::wait_for;
+use crate::interrupt::{wait_for, wait_until};
 use crate::namespace::Namespace;
 use crate::process::{Process, run};
 use answers::{Recorded, parse_record};
@@ -102,9 +102,9 @@ pub fn configuration(cap: Option<Cap>, background: Option<Background>, key: &Pat
 
 /// Until packets are marked, whatever serves them.
 pub fn wait_until_marking(station: &Namespace) -> Result<()> {
-    wait_for("giveway to mark packets", START_LIMIT, || {
+    wait_until("giveway to mark packets", START_LIMIT, || {
         let marks = answers::status(station)?.network.queue.marks;
-        Ok((!marks.is_empty()).then_some(()))
+        Ok(!marks.is_empty())
     })
 }
 
@@ -179,11 +179,11 @@ impl Daemon {
     pub fn wait_until_queueing(&mut self, station: &Namespace) -> Result<()> {
         self.wait_until_up(station)?;
         let mut why = String::new();
-        wait_for("giveway's queue", START_LIMIT, || {
+        wait_until("giveway's queue", START_LIMIT, || {
             let queue = answers::status(station)?.network.queue;
             why = queue.why;
             let is_ours = queue.in_force.is_some_and(|plan| plan.backend == Backend::Qdisc);
-            Ok(is_ours.then_some(()))
+            Ok(is_ours)
         })
         .with_context(|| format!("giveway says: {why}"))
     }
@@ -191,8 +191,8 @@ impl Daemon {
     /// Until it has found that nothing is to be held, and waits for what is.
     pub fn wait_until_watching(&mut self, station: &Namespace) -> Result<()> {
         self.wait_until_up(station)?;
-        let waits = || Ok(answers::status(station)?.network.queue.waits.then_some(()));
-        wait_for("giveway to wait for what is to be held", START_LIMIT, waits)
+        let waits = || Ok(answers::status(station)?.network.queue.waits);
+        wait_until("giveway to wait for what is to be held", START_LIMIT, waits)
     }
 
     /// The daemon's guardian, once there is one.
@@ -245,9 +245,7 @@ impl Recorder {
             .stderr(File::create(file.with_extension("log"))?);
         let process = Process::spawn(command)?;
         // It makes the file when the daemon has begun to answer.
-        wait_for("giveway record to begin", START_LIMIT, || {
-            Ok(file.exists().then_some(()))
-        })?;
+        wait_until("giveway record to begin", START_LIMIT, || Ok(file.exists()))?;
         Ok(Self { process, file })
     }
 

@@ -16,7 +16,7 @@ use super::sockets::{Socket, rates, socket};
 use super::stage::{CAP_SEGMENTS, RATE_MBIT, Stage};
 use crate::experiment::pause;
 use crate::giveway::answers;
-use crate::interrupt::{check, wait_for};
+use crate::interrupt::{check, wait_for, wait_until};
 use crate::scheduling::{is_fully_nice, is_realtime};
 
 /// For what a pass or a walk over sockets brings about, in an emulated machine.
@@ -194,9 +194,9 @@ fn receive_window(stage: &mut Stage) -> Result<String> {
     let before = stage.before.window_bytes;
     let window = |stage: &Stage| Ok::<_, anyhow::Error>(socket(&stage.peer, "sport", DOWNLOAD)?.window_bytes);
     let mut last = 0;
-    let narrowed = wait_for("the window to give way", PATIENCE, || {
+    let narrowed = wait_until("the window to give way", PATIENCE, || {
         last = window(stage)?;
-        Ok((last < before / 2).then_some(()))
+        Ok(last < before / 2)
     });
     let rate = rates_of_download(stage)?;
     stage.tell("end download")?;
@@ -222,8 +222,8 @@ fn cap(stage: &mut Stage) -> Result<String> {
         "cwnd was only {before} before: nothing would be shown"
     );
     stage.tell("upload")?;
-    let is_held = || Ok((upload(stage)?.cwnd <= CAP_SEGMENTS).then_some(()));
-    wait_for("cwnd to come down to the cap", PATIENCE, is_held)?;
+    let is_held = || Ok(upload(stage)?.cwnd <= CAP_SEGMENTS);
+    wait_until("cwnd to come down to the cap", PATIENCE, is_held)?;
     let first = upload(stage)?;
     let mut highest = 0;
     for _ in 0..20 {
@@ -244,7 +244,7 @@ fn cap(stage: &mut Stage) -> Result<String> {
 
 fn monitor(stage: &mut Stage) -> Result<String> {
     let mut last = String::new();
-    let same = wait_for("giveway and `ss` to say the same", PATIENCE, || {
+    let same = wait_until("giveway and `ss` to say the same", PATIENCE, || {
         let around = upload(stage)?;
         let status = answers::status(&stage.device)?;
         let after = upload(stage)?;
@@ -255,7 +255,7 @@ fn monitor(stage: &mut Stage) -> Result<String> {
             .find(|flow| flow.flow.remote.port() == UPLOAD);
         let Some(flow) = flow.map(|flow| &flow.flow) else {
             last = "giveway does not show the connection".into();
-            return Ok(None);
+            return Ok(false);
         };
         let rtt_ms = f64::from(flow.srtt_us) / 1e3;
         let process = flow.owner.as_ref().map_or("nobody", |owner| owner.command.as_str());
@@ -267,7 +267,7 @@ fn monitor(stage: &mut Stage) -> Result<String> {
         let is_rtt = [around.rtt_ms, after.rtt_ms]
             .iter()
             .any(|rtt| (rtt - rtt_ms).abs() <= 0.5 * rtt.max(0.1));
-        Ok((is_cwnd && is_rtt && process == "giveway-lab").then_some(()))
+        Ok(is_cwnd && is_rtt && process == "giveway-lab")
     });
     same.with_context(|| last.clone())?;
     Ok(last)
@@ -367,9 +367,7 @@ fn admission(stage: &mut Stage) -> Result<String> {
 
 fn chain(stage: &mut Stage) -> Result<String> {
     let handler = stage.handler.id();
-    let raised = wait_for("the handler to be raised", PATIENCE, || {
-        Ok(is_realtime(handler).then_some(()))
-    });
+    let raised = wait_until("the handler to be raised", PATIENCE, || Ok(is_realtime(handler)));
     raised.with_context(|| format!("giveway says: {}", priority_degraded(stage)))?;
     Ok("the handler has real-time priority".into())
 }

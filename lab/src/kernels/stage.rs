@@ -17,7 +17,7 @@ use crate::air::STATION_DEVICE;
 use crate::experiment::pause;
 use crate::giveway::{self, Daemon};
 use crate::guest::find;
-use crate::interrupt::wait_for;
+use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::network::{PEER_ADDRESS, raise_pair};
 use crate::process::{Process, run};
@@ -139,13 +139,13 @@ impl Stage {
     pub fn quiet(&mut self) -> Result<()> {
         self.tell("quiet")?;
         self.answer_at_once(true)?;
-        wait_for("what was sent to arrive", DRAIN_LIMIT, || {
+        wait_until("what was sent to arrive", DRAIN_LIMIT, || {
             let sockets = [UPLOAD, BACKGROUND].map(|port| socket(&self.device, "dport", port));
             let mut queued = 0;
             for one in sockets {
                 queued += one?.queued_bytes;
             }
-            Ok((queued == 0).then_some(()))
+            Ok(queued == 0)
         })
     }
 

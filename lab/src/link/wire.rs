@@ -30,7 +30,6 @@ pub enum Queue {
     },
     Giveway {
         admission: bool,
-        guard_us: u64,
     },
 }
 
@@ -60,12 +59,12 @@ pub fn paced(rate_mbit: u64) -> String {
 }
 
 /// For a daemon that only queues, at the rate of the link below.
-pub fn queue_configuration(rate_mbit: u64, admission: bool, guard_us: u64) -> Value {
+pub fn queue_configuration(rate_mbit: u64, admission: bool) -> Value {
     json!({
         "cap": {"policy": "none"},
         "link": {"rate_mbit": rate_mbit as f64},
         // Without admission the link is to see what is late.
-        "queue": {"admission": admission, "drop_late": admission, "guard_us": guard_us},
+        "queue": {"admission": admission, "drop_late": admission},
     })
 }
 

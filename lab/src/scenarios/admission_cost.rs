@@ -77,8 +77,6 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
 /// The link's timer interrupts some of the measured packets; its instructions are not theirs, and stand in the mean
 /// and in the largest only. Undisturbed packets differ by a few instructions.
 const UNDISTURBED_PERCENT: f64 = 25.0;
-/// The default.
-const GUARD_US: u64 = 100;
 
 const ESTIMATED_S: f64 = 5.0;
 
@@ -93,7 +91,7 @@ fn try_cases(run: &Run, cases: u64) -> Result<Outcome> {
 /// What a whole enqueue costs behind so many packets; each number is a point.
 fn queue_packets(run: &Run, packets: u64) -> Result<Outcome> {
     let wire = Wire::create()?;
-    let configuration = queue_configuration(RATE_MBIT, true, GUARD_US);
+    let configuration = queue_configuration(RATE_MBIT, true);
     let mut daemon = Daemon::launch(&wire.sender, &configuration, &run.file(""))?;
     daemon.wait_until_queueing(&wire.sender)?;
     run.progress.tick("packets behind others");

@@ -12,7 +12,7 @@ use anyhow::Result;
 use serde_json::json;
 
 use crate::experiment::{Run, pause};
-use crate::interrupt::{pause_until, wait_for};
+use crate::interrupt::{pause_until, wait_for, wait_until};
 use crate::namespace::Namespace;
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
@@ -205,9 +205,7 @@ fn policy_routing(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     run.progress.tick("one way again");
     place.ip(&[format!("rule del from {} lookup 101", NEAR[1])])?;
     let began = Instant::now();
-    wait_for("the second link to be let go", LIMIT, || {
-        Ok((!place.stands(1)?).then_some(()))
-    })?;
+    wait_until("the second link to be let go", LIMIT, || Ok(!place.stands(1)?))?;
     outcome.set(run.name, "let_go_s", began.elapsed().as_secs_f64());
     place.stop_daemon()?;
     Ok(outcome)
@@ -434,8 +432,8 @@ fn moved(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     run.progress.tick("moved");
     let began = Instant::now();
     place.ip(&[format!("link set {device} netns {}", elsewhere.name())])?;
-    wait_for("what giveway changed to be restored", LIMIT, || {
-        Ok((gso_max_segs(&elsewhere, device)? == usual).then_some(()))
+    wait_until("what giveway changed to be restored", LIMIT, || {
+        Ok(gso_max_segs(&elsewhere, device)? == usual)
     })?;
     outcome.set(run.name, "restored_s", began.elapsed().as_secs_f64());
     let address = format!("{}/24", NEAR[1]);

@@ -103,13 +103,7 @@ pub const ROWS: &[Scenario] = &[
         about: "background connections below a full uplink for an hour, and beside a program that computes",
         seconds: 3_600,
         warmup_s: 10,
-        parameters: &[Parameter::range(
-            "computing_s",
-            600,
-            1,
-            36_000,
-            "for which a program computes",
-        )],
+        parameters: &[],
         plan: &Table {
             variants: starve::variants,
             bounds: |_| Ok(starve::bounds()),
@@ -126,14 +120,6 @@ pub const ROWS: &[Scenario] = &[
         parameters: &[
             Parameter::count("packets", 50_000, "with deadlines, under giveway with admission"),
             Parameter::count("packets_others", 5_000, "with deadlines, under each other queue"),
-            Parameter::range(
-                "unknown_s",
-                60,
-                1,
-                3_600,
-                "of packets with deadlines, where the rate is not told",
-            ),
-            Parameter::count("guard_us", 100, "kept free before each deadline, under giveway"),
             Parameter::choice(
                 "kernel",
                 &["host"],
@@ -195,10 +181,7 @@ pub const ROWS: &[Scenario] = &[
         about: "a background transfer beside another device's foreground, in a router with seven kinds of queue",
         seconds: 20,
         warmup_s: 15,
-        parameters: &[
-            Parameter::range("requests", 20, 1, 1_000, "of 100 kB, one a second"),
-            Parameter::range("pair_s", 120, 1, 3_600, "for which two background transfers run"),
-        ],
+        parameters: &[Parameter::range("requests", 20, 1, 1_000, "of 100 kB, one a second")],
         plan: &Table {
             variants: yielding::variants,
             bounds: |_| Ok(yielding::bounds()),

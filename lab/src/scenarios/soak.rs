@@ -34,13 +34,6 @@ pub const SCENARIO: Scenario = Scenario {
     parameters: &[
         Parameter::range("per_s", 500, 1, 5_000, "programs that start each second"),
         Parameter::range(
-            "one_in",
-            3,
-            1,
-            1_000,
-            "of so many one opens a connection and has a rule",
-        ),
-        Parameter::range(
             "every_s",
             20,
             2,
@@ -53,6 +46,8 @@ pub const SCENARIO: Scenario = Scenario {
 
 const NAME: &str = "host";
 const PORT: u16 = 5_540;
+/// Of so many programs one opens a connection and has a rule.
+const ONE_IN: u64 = 3;
 const LIVES_MS: u64 = 500;
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 const DOWN: Duration = Duration::from_millis(500);
@@ -63,7 +58,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let starts = Starts {
         per_s: parameters.count("per_s"),
         count: parameters.count("per_s") * (seconds + warmup_s),
-        one_in: parameters.count("one_in"),
+        one_in: ONE_IN,
         limit_ms: LIVES_MS,
     };
     let times = Times {

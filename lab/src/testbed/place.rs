@@ -77,9 +77,7 @@ impl Topology {
                         wire.set_queue(lines)?;
                         None
                     }
-                    wire::Queue::Giveway { admission, guard_us } => {
-                        Some(queue_configuration(*rate_mbit, *admission, *guard_us))
-                    }
+                    wire::Queue::Giveway { admission } => Some(queue_configuration(*rate_mbit, *admission)),
                 };
                 beside_daemon(&wire.sender, configuration, run, || {
                     act(&mut Place::of(Network::Wire(&wire)))

@@ -14,7 +14,7 @@ use crate::experiment::{Run, pause};
 use crate::giveway::answers;
 use crate::giveway::jitter::{self, Timers};
 use crate::giveway::{self, Daemon};
-use crate::interrupt::{pause_until, wait_for};
+use crate::interrupt::{pause_until, wait_until};
 use crate::link::wire::{NOBODY_ADDRESS, RECEIVER_ADDRESS, Wire, paced};
 use crate::link::{BEST_EFFORT_PORT, Link};
 use crate::meter::{cpu_ns, daemon_ns, resident_mb};
@@ -161,8 +161,8 @@ impl Abuse {
             near.wait_until_queueing(&wire.sender)?;
         }
         let far = start(&wire.receiver, &silent, "far")?;
-        wait_for("the daemons to believe each other", BELIEVED_WITHIN, || {
-            Ok(believes(&answers::status(&wire.sender)?, RECEIVER_ADDRESS).then_some(()))
+        wait_until("the daemons to believe each other", BELIEVED_WITHIN, || {
+            Ok(believes(&answers::status(&wire.sender)?, RECEIVER_ADDRESS))
         })?;
         Ok(vec![near, far])
     }

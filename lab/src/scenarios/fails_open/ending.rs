@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 
 use crate::experiment::pause;
 use crate::giveway::{Daemon, answers};
-use crate::interrupt::wait_for;
+use crate::interrupt::{wait_for, wait_until};
 use crate::meter::threads;
 use crate::namespace::Namespace;
 
@@ -295,9 +295,9 @@ impl Group {
         let group = Self::make("freezer")?;
         fs::write(group.folder.join("tasks"), thread.to_string())?;
         fs::write(group.folder.join("freezer.state"), "FROZEN")?;
-        wait_for("the thread to freeze", DEATH, || {
+        wait_until("the thread to freeze", DEATH, || {
             let state = fs::read_to_string(group.folder.join("freezer.state"))?;
-            Ok((state.trim() == "FROZEN").then_some(()))
+            Ok(state.trim() == "FROZEN")
         })?;
         Ok(group)
     }

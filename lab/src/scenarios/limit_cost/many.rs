@@ -13,7 +13,7 @@ use super::flows::{Flows, Received, Way, start_far};
 use super::place::{Place, configuration};
 use crate::experiment::{Run, pause};
 use crate::giveway::{self, Daemon, answers};
-use crate::interrupt::wait_for;
+use crate::interrupt::{wait_for, wait_until};
 use crate::meter::{Meter, resident_mb};
 use crate::outcome::Outcome;
 use crate::role::Role;
@@ -230,10 +230,10 @@ fn take_down(place: &Place, rules: &Rules, run: &Run, outcome: &mut Outcome) -> 
     rules.write(&[])?;
     let began = Instant::now();
     answers::reload(&place.device)?;
-    wait_for("no limit", PUT_UP_WITHIN, || {
+    wait_until("no limit", PUT_UP_WITHIN, || {
         let held = held(place)?;
         pause(LOOK_EVERY_S)?;
-        Ok((held == [0; 2]).then_some(()))
+        Ok(held == [0; 2])
     })?;
     outcome.set(run.name, "taken_down_s", began.elapsed().as_secs_f64());
     Ok(())

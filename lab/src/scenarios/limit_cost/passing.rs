@@ -13,7 +13,7 @@ use super::place::{Attached, Period, Place, Spent, configuration};
 use crate::bpf_objects::{Nothing, enable_statistics};
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
-use crate::interrupt::wait_for;
+use crate::interrupt::{wait_for, wait_until};
 use crate::outcome::Outcome;
 use crate::role::Role;
 use crate::statistics::percentile;
@@ -194,10 +194,10 @@ impl Load<'_> {
         self.insist("the limit to be taken", || {
             answers::limit_by_hand(device, self.silent.id(), kbit)
         })?;
-        wait_for("the limit to be put up or taken down", SWITCHED_WITHIN, || {
+        wait_until("the limit to be put up or taken down", SWITCHED_WITHIN, || {
             let network = self.insist("the status", || answers::status(device))?.network;
             let held = [network.downloads, network.uploads].map(|view| !view.links.is_empty());
-            Ok((held == [is_limited; 2]).then_some(()))
+            Ok(held == [is_limited; 2])
         })?;
         self.state = state;
         pause(SETTLE_S)

@@ -12,7 +12,7 @@ use super::{RATES_MBIT, SETTLED};
 use crate::air::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
-use crate::interrupt::wait_for;
+use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::network::{End, add_pair};
 use crate::role::Role;
@@ -102,9 +102,7 @@ impl Place {
         daemon.wait_until_up(&self.device)?;
         self.daemon = Some(daemon);
         for link in with_queue {
-            wait_for("giveway's queue", QUEUE_LIMIT, || {
-                Ok(self.has_queue(*link)?.then_some(()))
-            })?;
+            wait_until("giveway's queue", QUEUE_LIMIT, || self.has_queue(*link))?;
         }
         Ok(())
     }

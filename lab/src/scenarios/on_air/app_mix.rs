@@ -23,11 +23,14 @@ use playout::play;
 /// The first station streams, the other three transfer.
 const STREAMS: usize = 1;
 const PHOTOS: u64 = 10;
+const PHOTO_BYTES: u64 = 12_000_000;
 /// 2.5 Mbit/s.
 const STREAM: Kind = Kind::Stream {
     frame_bytes: 12_500,
     every_ms: 40,
 };
+/// Of the stream, before it is shown: of a picture that somebody steers by. With a second nothing ever stalls.
+const BUFFER_MS: u64 = 150;
 const MBIT_AT_LEAST: f64 = 1.0;
 const CAPS_READ_AFTER: Duration = Duration::from_millis(1_500);
 
@@ -39,7 +42,6 @@ struct Programs {
     kinds: Vec<(&'static str, Kind)>,
     /// Of streams that run alone; else they end with the last transfer.
     stream_s: f64,
-    buffer_ns: u64,
 }
 
 /// Who has a daemon, and what it does.
@@ -82,21 +84,19 @@ fn mixes(rtt_ms: u64) -> [Mix; 6] {
 }
 
 pub fn variants(air: &Air) -> Vec<Case> {
-    let bytes = |name| air.parameters.count(name) * 1_000;
     let transfer = Kind::Files {
         count: 1,
-        bytes: bytes("file_kb"),
+        bytes: air.parameters.count("file_kb") * 1_000,
     };
     let photos = Kind::Files {
         count: PHOTOS,
-        bytes: bytes("photo_kb"),
+        bytes: PHOTO_BYTES,
     };
     let case = |what: &str, giveway, kinds: &[_]| {
         let programs = Programs {
             point: air.name(what),
             kinds: kinds.to_vec(),
             stream_s: air.seconds("seconds"),
-            buffer_ns: air.parameters.count("buffer_ms") * 1_000_000,
         };
         let case = air.case((what, giveway));
         case.act(programs.estimated_s(), move |cell, run| run_all(&programs, cell, run))
@@ -107,7 +107,7 @@ pub fn variants(air: &Air) -> Vec<Case> {
     }
     let mut kinds = vec![("stream", STREAM)];
     kinds.extend(["transfer-1", "transfer-2", "transfer-3"].map(|what| (what, transfer)));
-    let in_time = Relation::AtMost(air.seconds("buffer_ms"));
+    let in_time = Relation::AtMost(BUFFER_MS as f64);
     for mix in mixes(air.rtt_ms) {
         let case = case(mix.name, mix.giveway, &kinds)
             .on(|place| (place.managed, place.background) = (mix.managed, mix.background))
@@ -274,7 +274,7 @@ fn tell(outcome: &mut Outcome, programs: &Programs, (what, kind): (&str, Kind), 
             );
         }
         Kind::Stream { frame_bytes, .. } => {
-            let playout = play(&sent.parts, programs.buffer_ns);
+            let playout = play(&sent.parts, BUFFER_MS * 1_000_000);
             let delays = sent
                 .parts
                 .iter()

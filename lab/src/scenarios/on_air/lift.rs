@@ -9,7 +9,7 @@ use super::{Air, Case};
 use crate::access_point::Cap;
 use crate::cell::{Cell, connections};
 use crate::experiment::Run;
-use crate::interrupt::{pause_until, wait_for};
+use crate::interrupt::{pause_until, wait_until};
 use crate::namespace::Namespace;
 use crate::outcome::{Curve, Outcome};
 use crate::scenario::Trace;
@@ -92,9 +92,9 @@ fn one_lift(cell: &mut Cell, lift: &Lift, watch: &mut Watch) -> Result<Vec<Lifte
     if let Some(cap) = lift.cap_segments {
         cell.start_daemon(CAPPED)?;
         cell.wait_for_daemon(CAPPED)?;
-        wait_for("the cap to hold", CAP_LIMIT, || {
+        wait_until("the cap to hold", CAP_LIMIT, || {
             let cwnd = sample(cell.station(CAPPED))?.cwnd;
-            Ok((cwnd <= cap as f64).then_some(()))
+            Ok(cwnd <= cap as f64)
         })?;
     }
     let held = Duration::from_secs_f64(HELD_S);

@@ -209,9 +209,6 @@ pub const ROWS: &[Scenario] = &[
             rtt_ms(80),
             rounds(3),
             Parameter::count("file_kb", 67_000, "of each transfer"),
-            Parameter::count("photo_kb", 12_000, "of each of ten photos"),
-            // Of a picture that somebody steers by. With a second nothing ever stalls.
-            Parameter::count("buffer_ms", 150, "of the stream, before it is shown"),
         ],
         plan: &OnAir {
             media: Media::Each(&[FIXED54_EDCA, ARF_LOSSY_EDCA]),

@@ -54,11 +54,11 @@ fn paced(marking: Marking, children: &[&str]) -> Queue {
     Queue::Kernel { lines, marking }
 }
 
-fn queues(guard_us: u64) -> Vec<(&'static str, Queue)> {
+fn queues() -> Vec<(&'static str, Queue)> {
     let by_priority = "parent 1: handle 10: prio";
     let by_deadline = "parent 10:1 handle 20: etf clockid CLOCK_TAI delta 0 deadline_mode";
     let cake = format!("root handle 1: cake bandwidth {RATE_MBIT}mbit diffserv4");
-    let giveway = |admission| Queue::Giveway { admission, guard_us };
+    let giveway = |admission| Queue::Giveway { admission };
     vec![
         ("pfifo_fast", paced(Marking::None, &["parent 1: handle 10: pfifo_fast"])),
         ("prio", paced(Marking::Classes, &[by_priority])),
@@ -86,7 +86,7 @@ pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
             ..Guest::VIRTUAL
         };
         let guest = parameters.choice("kernel").is_none().then_some(guest);
-        for (queue_name, queue) in queues(parameters.count("guard_us")) {
+        for (queue_name, queue) in queues() {
             let name = format!("{queue_name}/{load}");
             let is_ours = queue_name == "giveway";
             let packets = parameters.count(if is_ours { "packets" } else { "packets_others" });
@@ -110,7 +110,7 @@ pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
             variants.push(testbed.variant(name, guest).expect(checks));
         }
     }
-    variants.extend(unknown::variants(parameters.seconds("unknown_s")));
+    variants.extend(unknown::variants());
     Ok(variants)
 }
 
@@ -127,7 +127,7 @@ fn figure(load: &str, flow: &str) -> Plot {
         load,
         &format!("Until the last bit had left: load {load}"),
         ("ms after it was made", "packets that have left, %"),
-        queues(0).iter().map(|(queue, _)| format!("{queue}/{load}{flow}")),
+        queues().iter().map(|(queue, _)| format!("{queue}/{load}{flow}")),
     )
 }
 

@@ -18,7 +18,7 @@ use super::passed::{Limit, Samples, counted, sample, stays_near};
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::Guest;
-use crate::interrupt::wait_for;
+use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
@@ -233,13 +233,13 @@ impl Trial {
         let configuration = json!({"cap": {"policy": "none"}, "queue": {"backend": "none"}, "rule": rules});
         let mut daemon = Daemon::launch(device, &configuration, &run.file(""))?;
         daemon.wait_until_up(device)?;
-        wait_for("the limits' devices", PUT_UP_WITHIN, || {
+        wait_until("the limits' devices", PUT_UP_WITHIN, || {
             let network = answers::status(device)?.network;
             let are_up = |way: &Way| match way {
                 Way::Down => !network.downloads.links.is_empty(),
                 Way::Up => !network.uploads.links.is_empty(),
             };
-            Ok(ways.iter().all(are_up).then_some(()))
+            Ok(ways.iter().all(are_up))
         })?;
         let streams = ways.iter().map(|way| Stream::start(*way, ends, self));
         let mut streams: Vec<Stream> = streams.collect::<Result<_>>()?;

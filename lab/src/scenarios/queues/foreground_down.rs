@@ -14,7 +14,7 @@ use crate::air::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::Guest;
-use crate::interrupt::wait_for;
+use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
@@ -276,9 +276,9 @@ impl Trial {
         let mut daemon = Daemon::launch(device, &configuration, &run.file(""))?;
         daemon.wait_until_up(device)?;
         if of_rate.is_some() {
-            wait_for("what arrives is ordered", IN_FORCE_WITHIN, || {
+            wait_until("what arrives is ordered", IN_FORCE_WITHIN, || {
                 let downloads = answers::status(device)?.network.downloads;
-                Ok((!downloads.orders.is_empty()).then_some(()))
+                Ok(!downloads.orders.is_empty())
             })?;
         }
         Ok(daemon)

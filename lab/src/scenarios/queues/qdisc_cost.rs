@@ -17,7 +17,6 @@ use crate::scenario::{Check, Relation, Variant};
 use crate::traffic::realtime::plain::{self, Spent};
 
 const RATE_MBIT: u64 = 100;
-const GUARD_US: u64 = 100;
 
 /// Of fq_codel's, where packets wait.
 const PACED: f64 = 1.4;
@@ -108,7 +107,7 @@ fn cost(run: &Run, stands: &Stands, bursts: u64) -> Result<Outcome> {
             plain::run_in(&wire.sender, bursts)?
         }
         Stands::Giveway(Some(rate_mbit)) => {
-            let configuration = queue_configuration(*rate_mbit, true, GUARD_US);
+            let configuration = queue_configuration(*rate_mbit, true);
             beside_daemon(&mut outcome, run, &wire, &configuration, bursts)?
         }
         Stands::Giveway(None) => {

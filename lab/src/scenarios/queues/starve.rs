@@ -23,6 +23,7 @@ const COMPUTING: Guest = Guest {
     clock: Clock::Real,
     ..Guest::VIRTUAL
 };
+const COMPUTING_S: f64 = 600.0;
 const SHAPE: Shape = Shape {
     up_kbit: 1_000,
     down_kbit: 3_000,
@@ -49,18 +50,18 @@ enum Foreground {
 
 pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
     let warmup_s = parameters.seconds("warmup_s");
-    let variant = |name: &str, guest, foreground, seconds: &str, trickle_kbit: Option<u32>| {
-        let seconds = parameters.seconds(seconds);
+    let seconds = parameters.seconds("seconds");
+    let variant = |name: &str, guest, foreground, seconds: f64, trickle_kbit: Option<u32>| {
         Variant::new(name, Some(guest), warmup_s + seconds + RETURN_S, move |run| {
             starve(run, foreground, warmup_s, seconds, trickle_kbit)
         })
     };
     let (transfer, computing) = (Foreground::Transfer, Foreground::Computing);
     Ok(vec![
-        variant("free/giveway", FREE, transfer, "seconds", None),
+        variant("free/giveway", FREE, transfer, seconds, None),
         // P0's rule.
-        variant("free/pure", FREE, transfer, "seconds", Some(0)),
-        variant("computing/giveway", COMPUTING, computing, "computing_s", None),
+        variant("free/pure", FREE, transfer, seconds, Some(0)),
+        variant("computing/giveway", COMPUTING, computing, COMPUTING_S, None),
     ])
 }
 

@@ -53,6 +53,8 @@ const START_S: f64 = 5.0;
 /// For the background to come back before the requests.
 const RETURN_S: f64 = 8.0;
 const SECOND_AFTER_S: f64 = 5.0;
+/// For which two background transfers run.
+const PAIR_S: f64 = 120.0;
 const REQUEST_BYTES: u64 = 100 * KB;
 /// docs/background.md: an eighth of the round trip.
 const TARGET_MS: f64 = RTT_MS as f64 / 8.0;
@@ -108,10 +110,9 @@ pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
         variants.push(variant("foreground", Background::Nobody));
         for (what, two, background) in WAYS {
             variants.push(variant(what, background));
-            let pair_s = parameters.seconds("pair_s");
             let name = format!("{}/{two}", queue.name());
-            variants.push(Variant::new(name, Some(GUEST), SECOND_AFTER_S + pair_s, move |run| {
-                two_backgrounds(run, queue, background, pair_s)
+            variants.push(Variant::new(name, Some(GUEST), SECOND_AFTER_S + PAIR_S, move |run| {
+                two_backgrounds(run, queue, background)
             }));
         }
         if COMPARED.contains(&queue) {
@@ -292,7 +293,7 @@ fn curves(arrivals: &Arrivals) -> Vec<Curve> {
 }
 
 /// One on each device, the second a while after the first.
-fn two_backgrounds(run: &Run, queue: Queue, background: Background, pair_s: f64) -> Result<Outcome> {
+fn two_backgrounds(run: &Run, queue: Queue, background: Background) -> Result<Outcome> {
     let crossing = Crossing::raise(link(queue))?;
     let [first, second] = &crossing.devices;
     let both = [BACKGROUND, FOREGROUND];
@@ -309,7 +310,7 @@ fn two_backgrounds(run: &Run, queue: Queue, background: Background, pair_s: f64)
     pause(SECOND_AFTER_S)?;
     let _second = start_sender(second, FAR_ADDRESS, FOREGROUND, "cubic")?;
     let from_ns = monotonic_ns()?;
-    pause(pair_s)?;
+    pause(PAIR_S)?;
     let to_ns = monotonic_ns()?;
     let arrivals: Arrivals = sink.finish()?;
     run.keep(&arrivals)?;

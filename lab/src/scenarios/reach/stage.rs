@@ -19,7 +19,7 @@ use super::{LIMIT_MBIT, OFFERED_MBIT, Way};
 use crate::air::STATION_DEVICE;
 use crate::experiment::Run;
 use crate::giveway::{Daemon, answers, binary};
-use crate::interrupt::wait_for;
+use crate::interrupt::{wait_for, wait_until};
 use crate::namespace::Namespace;
 use crate::network::{PEER_ADDRESS, raise_pair};
 use crate::process::{Process, run as run_to_its_end};
@@ -179,11 +179,11 @@ impl Stage {
                     self.beside.push(Process::spawn(command)?);
                 }
                 let begun = self.beside.iter().map(Process::id).collect::<Vec<_>>();
-                wait_for("the other commands to run", QUEUE_LIMIT, || {
+                wait_until("the other commands to run", QUEUE_LIMIT, || {
                     let runs = |id: &i32| {
                         fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name.trim() == "sleep")
                     };
-                    Ok(begun.iter().all(runs).then_some(()))
+                    Ok(begun.iter().all(runs))
                 })?;
             }
             _ => {}

@@ -16,7 +16,7 @@ use crate::air::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{answers, binary};
 use crate::guest::find;
-use crate::interrupt::wait_for;
+use crate::interrupt::{wait_for, wait_until};
 use crate::namespace::Namespace;
 use crate::network::pair;
 use crate::outcome::Outcome;
@@ -74,8 +74,8 @@ impl Drop for Folder {
 impl Drop for House {
     fn drop(&mut self) {
         for group in self.groups.iter().rev() {
-            let removed = wait_for("a cgroup to be empty", Duration::from_secs(5), || {
-                Ok(fs::remove_dir(group).is_ok().then_some(()))
+            let removed = wait_until("a cgroup to be empty", Duration::from_secs(5), || {
+                Ok(fs::remove_dir(group).is_ok())
             });
             // What runs there still is told by the next line of the run.
             if let Err(error) = removed {

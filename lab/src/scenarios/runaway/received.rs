@@ -18,7 +18,7 @@ use super::shell::Shell;
 use crate::air::STATION_DEVICE;
 use crate::giveway::realtime::PRIORITY;
 use crate::giveway::{Daemon, answers};
-use crate::interrupt::{pause_until, wait_for};
+use crate::interrupt::{pause_until, wait_until};
 use crate::link::wire::{NOBODY_ADDRESS, RECEIVER_ADDRESS, Wire};
 use crate::outcome::Metrics;
 use crate::process::Process;
@@ -50,8 +50,8 @@ pub fn one_time(part: Part, seconds: u64, raw: &Path, label: &str) -> Result<Met
     let mut command = wire.receiver.command(&innocent_exe)?;
     command.arg("infinity");
     let innocent = Process::spawn(command)?;
-    wait_for("the rule's process to have its priority", START_LIMIT, || {
-        Ok(is_realtime(innocent.id()).then_some(()))
+    wait_until("the rule's process to have its priority", START_LIMIT, || {
+        Ok(is_realtime(innocent.id()))
     })?;
     let last_cpu = available_parallelism()?.get() - 1;
     let shell = Shell::start(last_cpu, &[])?;
@@ -105,9 +105,9 @@ fn under_flood(wire: &Wire, seconds: u64) -> Result<Metrics> {
         marking: None,
         packets: 500,
     };
-    wait_for("NAPI threads to have priority", START_LIMIT, || {
+    wait_until("NAPI threads to have priority", START_LIMIT, || {
         let napi = answers::realtime(&wire.receiver)?.napi;
-        Ok(napi.is_some_and(|napi| napi.raised).then_some(()))
+        Ok(napi.is_some_and(|napi| napi.raised))
     })?;
     let floods: Vec<_> = (0..FLOODS)
         .map(|_| flood::start(&wire.sender, NOBODY_ADDRESS.parse()?, &flood))

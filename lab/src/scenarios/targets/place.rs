@@ -16,7 +16,7 @@ use super::views::Web;
 use crate::air::STATION_DEVICE;
 use crate::experiment::Run;
 use crate::giveway::{Daemon, answers, binary};
-use crate::interrupt::wait_for;
+use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::network::pair;
 use crate::role::Role;
@@ -153,8 +153,8 @@ impl Place {
     }
 
     pub fn wait_until_transferring(&mut self) -> Result<()> {
-        wait_for("the transfer to move something", PATIENCE, || {
-            Ok((self.received()?.total() > 0).then_some(()))
+        wait_until("the transfer to move something", PATIENCE, || {
+            Ok(self.received()?.total() > 0)
         })
     }
 

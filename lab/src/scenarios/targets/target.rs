@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::transfer::{FAR_ADDRESS, PORT};
-use crate::interrupt::wait_for;
+use crate::interrupt::wait_until;
 use crate::role::Role;
 
 /// Debian's `nobody`.
@@ -125,8 +125,8 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         for folder in &self.made {
-            let removed = wait_for("a cgroup to be empty", EMPTY_WITHIN, || {
-                Ok(fs::remove_dir(folder).is_ok().then_some(()))
+            let removed = wait_until("a cgroup to be empty", EMPTY_WITHIN, || {
+                Ok(fs::remove_dir(folder).is_ok())
             });
             if let Err(error) = removed {
                 eprintln!("cannot remove {}: {error:#}", folder.display());

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::transfer::Way;
 use crate::giveway::{answers, binary};
-use crate::interrupt::wait_for;
+use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::process::{Process, run};
 use crate::role::Role;
@@ -38,8 +38,8 @@ impl Web {
             looker,
             _process: process,
         };
-        wait_for("the page to be served", SERVES_WITHIN, || {
-            Ok(web.get("/state")?.contains("limits").then_some(()))
+        wait_until("the page to be served", SERVES_WITHIN, || {
+            Ok(web.get("/state")?.contains("limits"))
         })?;
         Ok(web)
     }

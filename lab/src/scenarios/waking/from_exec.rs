@@ -13,13 +13,13 @@ use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Relation};
 
-pub fn starts(parameters: &Parameters) -> Starts {
-    let per_s = parameters.count("per_s");
+/// For all the time that is measured.
+pub fn starts(parameters: &Parameters, per_s: u64, limit_ms: u64) -> Starts {
     Starts {
         per_s,
         count: per_s * parameters.count("seconds"),
-        one_in: parameters.count("one_in"),
-        limit_ms: parameters.count("limit_ms"),
+        one_in: 10,
+        limit_ms,
     }
 }
 

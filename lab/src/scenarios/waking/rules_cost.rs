@@ -16,11 +16,15 @@ use crate::scenario::{Check, Relation, Variant};
 use crate::traffic::endless::start_sink;
 
 const PORT: u16 = 5_530;
+const PER_S: u64 = 167;
+const LIMIT_MS: u64 = 1_000;
+/// Of which the last one counts.
+const RULES: u64 = 200;
 /// Of one processor.
 const MORE_PERCENT: f64 = 1.0;
 
 pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
-    let starts = starts(parameters);
+    let starts = starts(parameters, PER_S, LIMIT_MS);
     let variant = |name: &str, rules| {
         let estimated_s = parameters.seconds("seconds") + 3.0;
         Variant::new(name, None, estimated_s, move |run| observe(starts, rules, run))
@@ -28,7 +32,7 @@ pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
     let exactly = |metric, value: u64| Check::metric("rules", metric, Relation::Exactly(value as f64)).always();
     Ok(vec![
         variant("without", 0),
-        variant("rules", parameters.count("rules")).expect([
+        variant("rules", RULES).expect([
             exactly("missed", 0),
             exactly("matched", starts.matching()),
             exactly("ended_well", starts.count),

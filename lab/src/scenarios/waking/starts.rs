@@ -16,10 +16,12 @@ use crate::scenario::{Check, Relation, Variant};
 
 /// What each is allowed, of one processor, in all its threads and BPF programs.
 const CPU_PERCENT: f64 = 3.0;
+const PER_S: u64 = 500;
+const LIMIT_MS: u64 = 50;
 const NAMES: [(&str, bool); 2] = [("idle", false), ("busy", true)];
 
 pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
-    let starts = starts(parameters);
+    let starts = starts(parameters, PER_S, LIMIT_MS);
     let variant = |(name, is_busy): (&str, bool)| {
         let exactly = |metric, value: u64| Check::metric(name, metric, Relation::Exactly(value as f64)).always();
         let estimated_s = parameters.seconds("seconds") + 1.0;

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::find;
-use crate::interrupt::wait_for;
+use crate::interrupt::{wait_for, wait_until};
 use crate::namespace::Namespace;
 use crate::network::{PEER_ADDRESS, raise_pair};
 use crate::outcome::Outcome;
@@ -128,8 +128,8 @@ impl Place {
         let mut command = self.device.command(program)?;
         command.arg("3600");
         let control = Process::spawn(command)?;
-        wait_for("the control loop's priority", START_LIMIT, || {
-            Ok(crate::scheduling::is_realtime(control.id()).then_some(()))
+        wait_until("the control loop's priority", START_LIMIT, || {
+            Ok(crate::scheduling::is_realtime(control.id()))
         })?;
         Ok(control)
     }
@@ -147,15 +147,13 @@ impl Place {
 
     pub fn wait_until_there(&self, name: &str) -> Result<()> {
         let file = self.file(name);
-        wait_for(&format!("{}", file.display()), START_LIMIT, || {
-            Ok(file.exists().then_some(()))
-        })
+        wait_until(&format!("{}", file.display()), START_LIMIT, || Ok(file.exists()))
     }
 
     pub fn wait_until_working(&mut self, port: u16) -> Result<()> {
-        let waited = wait_for("the work to send", START_LIMIT, || {
+        let waited = wait_until("the work to send", START_LIMIT, || {
             let arrived = arrivals::of(&self.arrivals.read()?, &format!("tcp:{port}"));
-            Ok((arrived > WORKING_BYTES).then_some(()))
+            Ok(arrived > WORKING_BYTES)
         });
         waited.with_context(|| fs::read_to_string(self.file("log")).unwrap_or_default())
     }

@@ -25,6 +25,8 @@ const RTT_MS: u64 = 60;
 const UPLOAD: u16 = 5_501;
 /// Until the rate is found, and was for as long as it is promised by.
 const WARMUP_S: f64 = 25.0;
+/// Of packets with deadlines.
+const SECONDS: f64 = 60.0;
 const DRAINS_S: f64 = 3.0;
 /// What giveway states: the rate and the wait below hold for nine tenths of the time.
 const CONFIDENCE_PERCENT: f64 = 90.0;
@@ -42,10 +44,10 @@ enum Rate {
 const LINKS: [(&str, Link); 2] = [("10", Link::Steady(STEADY_MBIT)), ("trace", Link::Trace)];
 const RATES: [(&str, Rate); 2] = [("told", Rate::Told), ("auto", Rate::Found)];
 
-pub fn variants(seconds: f64) -> Vec<Variant> {
+pub fn variants() -> Vec<Variant> {
     let variant = |(link_name, link): (&str, Link), (how, rate): (&str, Rate)| {
-        let run = move |run: &Run| experiment(run, link, rate, seconds);
-        Variant::new(format!("{how}/{link_name}"), Some(GUEST), WARMUP_S + seconds, run)
+        let run = move |run: &Run| experiment(run, link, rate);
+        Variant::new(format!("{how}/{link_name}"), Some(GUEST), WARMUP_S + SECONDS, run)
     };
     let on = |link| RATES.map(|rate| variant(link, rate));
     LINKS.into_iter().flat_map(on).collect()
@@ -72,8 +74,8 @@ pub fn bounds() -> Vec<Check> {
     checks
 }
 
-fn experiment(run: &Run, link: Link, rate: Rate, seconds: f64) -> Result<Outcome> {
-    let end_s = WARMUP_S + seconds + DRAINS_S;
+fn experiment(run: &Run, link: Link, rate: Rate) -> Result<Outcome> {
+    let end_s = WARMUP_S + SECONDS + DRAINS_S;
     let modem = Modem::raise(None, RTT_MS, link, (run.seed, end_s))?;
     let rate: Value = match (rate, link) {
         (Rate::Found, _) => json!("auto"),
@@ -92,7 +94,7 @@ fn experiment(run: &Run, link: Link, rate: Rate, seconds: f64) -> Result<Outcome
     let send = |(number, (every_us, burst, deadline_us)): (usize, (u64, u64, u64))| {
         let flow = Flow {
             flow: number as u32,
-            packets: (seconds * 1e6) as u64 / every_us * burst,
+            packets: (SECONDS * 1e6) as u64 / every_us * burst,
             burst,
             every_ns: every_us * 1_000,
             first_ns,
@@ -103,7 +105,7 @@ fn experiment(run: &Run, link: Link, rate: Rate, seconds: f64) -> Result<Outcome
         Role::spawn(&modem.device, "realtime-sender", &flow)
     };
     let senders: Vec<_> = FLOWS.into_iter().enumerate().map(send).collect::<Result<_>>()?;
-    modem.pass(begun, WARMUP_S, WARMUP_S + seconds)?;
+    modem.pass(begun, WARMUP_S, WARMUP_S + SECONDS)?;
     let counts: Vec<Counts> = senders.into_iter().map(Role::finish).collect::<Result<_>>()?;
     pause(DRAINS_S)?;
     let counted = answers::queue_counters(&modem.device)?;
