@@ -100,6 +100,13 @@ pub fn configuration(cap: Option<Cap>, background: Option<Background>, key: &Pat
     all
 }
 
+/// Until a queue of giveway's is in force, by whatever backend.
+pub fn wait_until_queued(at: &Namespace) -> Result<()> {
+    wait_until("giveway's queue", START_LIMIT, || {
+        Ok(answers::status(at)?.network.queue.in_force.is_some())
+    })
+}
+
 /// Until packets are marked, whatever serves them.
 pub fn wait_until_marking(station: &Namespace) -> Result<()> {
     wait_until("giveway to mark packets", START_LIMIT, || {
@@ -125,23 +132,25 @@ impl Daemon {
         Self::launch_with(&["--interface", STATION_DEVICE], station, configuration, stem)
     }
 
-    /// As `launch`, where there is no interface to manage.
-    pub fn launch_without_interface(place: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
-        Self::launch_with(&[], place, configuration, stem)
+    /// As `launch`; it answers when this returns.
+    pub fn raise(station: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
+        Self::raise_with(&["--interface", STATION_DEVICE], station, configuration, stem)
     }
 
-    /// As `launch`, with a folder of rules in place of the machine's.
-    pub fn launch_with_rules(rules: &str, station: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
-        Self::launch_with(
-            &["--interface", STATION_DEVICE, "--rules", rules],
-            station,
-            configuration,
-            stem,
-        )
+    /// As `raise`, with a folder of rules in place of the machine's.
+    pub fn raise_with_rules(rules: &str, station: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
+        let words = ["--interface", STATION_DEVICE, "--rules", rules];
+        Self::raise_with(&words, station, configuration, stem)
     }
 
-    /// As `launch`, with these words in place of the interface.
-    pub fn launch_with(words: &[&str], at: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
+    /// As `raise`, with these words in place of the interface.
+    pub fn raise_with(words: &[&str], at: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
+        let mut daemon = Self::launch_with(words, at, configuration, stem)?;
+        daemon.wait_until_up(at)?;
+        Ok(daemon)
+    }
+
+    fn launch_with(words: &[&str], at: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
         // A stem may have dots of its own.
         let [file, log] = ["toml", "log"].map(|ending| PathBuf::from(format!("{}.{ending}", stem.display())));
         write(&file, configuration)?;

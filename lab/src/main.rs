@@ -20,6 +20,7 @@ mod applicant;
 mod bpf_objects;
 mod calls;
 mod cell;
+mod cgroup;
 mod check;
 mod experiment;
 mod giveway;

@@ -106,6 +106,14 @@ pub fn run(mut command: Command) -> Result<Output> {
     Ok(output)
 }
 
+/// Runs a command to its end; gives back what it said on both outputs, and whether it succeeded.
+pub fn say(command: &mut Command) -> Result<(String, bool)> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| cannot_start(command))?;
+    let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    Ok((said.concat(), output.status.success()))
+}
+
 fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();

@@ -15,12 +15,12 @@ use super::ends::{BACKGROUND, DOWNLOAD, MARKED, UPLOAD};
 use super::sockets::socket;
 use crate::air::STATION_DEVICE;
 use crate::experiment::pause;
-use crate::giveway::{self, Daemon};
+use crate::giveway::{Daemon, answers};
 use crate::guest::find;
 use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::network::{PEER_ADDRESS, raise_pair};
-use crate::process::{Process, run};
+use crate::process::Process;
 use crate::role::Role;
 use crate::scenarios::fails_open::changes::PORT as REQUESTS;
 
@@ -102,9 +102,11 @@ impl Stage {
         if let Some(mut before) = self.daemon.take() {
             before.stop()?;
         }
-        let mut daemon = Daemon::launch(&self.device, &self.configuration(backend), &self.raw.join(backend))?;
-        daemon.wait_until_up(&self.device)?;
-        self.daemon = Some(daemon);
+        self.daemon = Some(Daemon::raise(
+            &self.device,
+            &self.configuration(backend),
+            &self.raw.join(backend),
+        )?);
         Ok(())
     }
 
@@ -167,9 +169,7 @@ impl Stage {
 
     /// What a command of giveway's says, kept beside the results.
     pub fn keep(&self, name: &str, words: &[&str]) -> Result<Vec<u8>> {
-        let mut command = self.device.command(giveway::binary()?)?;
-        command.args(words);
-        let said = run(command)?.stdout;
+        let said = answers::ask(&self.device, words)?;
         std::fs::write(self.raw.join(name), &said)?;
         Ok(said)
     }

@@ -189,8 +189,7 @@ fn start(radio: &Radio, mut configuration: Value, run: &Run) -> Result<Daemon> {
         Some(ports.map(move |port| json!({"local_port": port, "class": class})))
     };
     configuration["rule"] = TRAFFIC.iter().enumerate().filter_map(rule).flatten().collect();
-    let mut daemon = Daemon::launch(&radio.station, &configuration, &run.file(""))?;
-    daemon.wait_until_up(&radio.station)?;
+    let daemon = Daemon::raise(&radio.station, &configuration, &run.file(""))?;
     wait_until_marking(&radio.station)?;
     Ok(daemon)
 }

@@ -148,11 +148,7 @@ fn start_daemons(key: Option<&Path>, device: &Namespace, peer: &Namespace, run: 
     if let Some(key) = key {
         configuration["group"] = json!({"key_file": key});
     }
-    let start = |at: &Namespace, role: &str| {
-        let mut daemon = Daemon::launch(at, &configuration, &run.file(&format!("-{role}")))?;
-        daemon.wait_until_up(at)?;
-        Ok::<_, anyhow::Error>(daemon)
-    };
+    let start = |at: &Namespace, role: &str| Daemon::raise(at, &configuration, &run.file(&format!("-{role}")));
     let others = key.iter().map(|_| start(peer, "neighbour")).collect::<Result<_>>()?;
     Ok((start(device, "giveway")?, others))
 }

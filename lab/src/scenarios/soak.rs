@@ -15,13 +15,12 @@ use serde_json::{Value, json};
 use crate::air::STATION_DEVICE;
 use crate::applicant::{self, Starts};
 use crate::experiment::Run;
-use crate::giveway::{self, Daemon};
+use crate::giveway::{self, Daemon, answers};
 use crate::interrupt::pause_until;
 use crate::namespace::Namespace;
 use crate::network::{PEER_ADDRESS, raise_pair};
 use crate::outcome::Outcome;
 use crate::parameters::{Parameter, Parameters};
-use crate::process;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
 use crate::traffic::endless::start_sink;
 use sample::{Sample, growth_percent, held, most_and_least};
@@ -118,8 +117,7 @@ fn soak(run: &Run, starts: Starts, times: Times) -> Result<Outcome> {
     let _sink = start_sink(&peer, &[PORT])?;
     let key = giveway::new_key(run.raw)?;
     let rules = |n: u64| configuration(&key, &matched.exe, n);
-    let mut daemon = Daemon::launch(&device, &rules(0), &run.file(""))?;
-    daemon.wait_until_up(&device)?;
+    let mut daemon = Daemon::raise(&device, &rules(0), &run.file(""))?;
     let task = ["reach", PEER_ADDRESS, &PORT.to_string()];
     let has_ended = AtomicBool::new(false);
     let mut starter = starts.begin(&device, &matched, &task, &other)?;
@@ -245,7 +243,7 @@ impl Stage<'_> {
                 next_act = now + times.every;
                 acts += 1;
                 giveway::write(self.configuration, &(self.rules)(acts))?;
-                self.reload()?;
+                answers::reload(self.device).context("the rules were not read again")?;
                 done.reloads += 1;
                 if acts % 2 == 0 {
                     self.device.ip(&format!("link set {STATION_DEVICE} down"))?;
@@ -263,11 +261,5 @@ impl Stage<'_> {
             other.stop()?;
         }
         Ok(done)
-    }
-
-    fn reload(&self) -> Result<()> {
-        let mut command = self.device.command(giveway::binary()?)?;
-        command.arg("reload");
-        process::run(command).map(drop).context("the rules were not read again")
     }
 }

@@ -3,7 +3,7 @@
 //! Input: packets of all devices of a namespace. Output: bytes by where they went, on request. Sends nothing.
 
 use std::collections::BTreeMap;
-use std::io::{IoSliceMut, stdin};
+use std::io::IoSliceMut;
 use std::os::fd::AsRawFd as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -14,7 +14,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::calls::{ETH_P_ALL, PACKET_OUTGOING};
 use crate::namespace::Namespace;
-use crate::role::Role;
+use crate::role::{Role, answer_each};
 
 /// Bytes by `tcp:22`, `udp:53`, `ip:PROTOCOL` for IP without ports, or `ether:TYPE` for anything else; with ` dscp N` behind
 /// it where the packets are marked.
@@ -73,12 +73,7 @@ pub fn run(_description: &str) -> Result<()> {
         }
     });
     println!("counting");
-    for line in stdin().lines() {
-        line?;
-        let counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
-        println!("{}", serde_json::to_string(&*counts)?);
-    }
-    Ok(())
+    answer_each(|_| Ok(counts.lock().unwrap_or_else(PoisonError::into_inner).clone()))
 }
 
 /// How long the packet is, not what there was room for.

@@ -152,9 +152,7 @@ impl Abuse {
         });
         let silent = json!({"group": {"key_file": key}, "cap": {"policy": "fixed", "capacity_mbit": RATE_MBIT as f64, "rtt_ms": 100}, "queue": {"backend": "none"}});
         let start = |at: &Namespace, configuration: &Value, role: &str| -> Result<Daemon> {
-            let mut daemon = Daemon::launch(at, configuration, &run.file(&format!("-{role}")))?;
-            daemon.wait_until_up(at)?;
-            Ok(daemon)
+            Daemon::raise(at, configuration, &run.file(&format!("-{role}")))
         };
         let mut near = start(&wire.sender, &configuration, "near")?;
         if self.can_use_bpf_queue {

@@ -4,7 +4,7 @@
 //! end of all. Either counts the packets with data that its own sockets received, as the kernel counts them, on request.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write, stdin};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -17,7 +17,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use crate::calls::tcp_info;
 use crate::namespace::Namespace;
 use crate::network::PEER_ADDRESS;
-use crate::role::Role;
+use crate::role::{Role, answer_each};
 
 const CHUNK_BYTES: usize = 64 * 1024;
 /// Before it connects: giveway leaves alone what is chosen after it has seen the socket.
@@ -73,7 +73,7 @@ pub fn run_near(description: &str) -> Result<()> {
     for connection in &connections {
         carry(connection.try_clone()?, flows.way.map(|way| way == Way::Up));
     }
-    answer(|| received(&connections))
+    answer_each(|_| received(&connections))
 }
 
 /// The role `limit-cost-far`.
@@ -94,7 +94,7 @@ pub fn run_far(description: &str) -> Result<()> {
         });
     }
     println!("listening");
-    answer(|| {
+    answer_each(|_| {
         let all = all.lock().unwrap_or_else(PoisonError::into_inner);
         let of = |(port, connections): (&u16, &Vec<TcpStream>)| Ok((*port, received(connections)?));
         all.iter().map(of).collect::<Result<Received>>()
@@ -126,13 +126,4 @@ fn carry(mut connection: TcpStream, sends: Option<bool>) {
 fn received(connections: &[TcpStream]) -> Result<u64> {
     let of = |connection| Ok(u64::from(tcp_info(connection)?.tcpi_data_segs_in));
     connections.iter().map(of).sum()
-}
-
-/// For each line.
-fn answer<T: Serialize>(read: impl Fn() -> Result<T>) -> Result<()> {
-    for line in stdin().lines() {
-        line?;
-        println!("{}", serde_json::to_string(&read()?)?);
-    }
-    Ok(())
 }

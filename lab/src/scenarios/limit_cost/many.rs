@@ -66,8 +66,7 @@ impl Many {
             .folder
             .to_str()
             .context("the folder of rules has a strange name")?;
-        let mut daemon = Daemon::launch_with_rules(words, device, &configuration(), &run.file(""))?;
-        daemon.wait_until_up(device)?;
+        let mut daemon = Daemon::raise_with_rules(words, device, &configuration(), &run.file(""))?;
         let mut outcome = Outcome::default();
         run.progress.tick("putting limits up");
         self.put_up(&place, &rules, run, &mut outcome)?;

@@ -78,8 +78,7 @@ impl Passing {
         let place = Place::raise()?;
         place.set_offloads(self.way, self.gro)?;
         let _far = start_far(&place.peer, &[(PORT, Some(self.way)), (SILENT_PORT, None)])?;
-        let mut daemon = Daemon::launch(&place.device, &configuration(), &run.file(""))?;
-        daemon.wait_until_up(&place.device)?;
+        let mut daemon = Daemon::raise(&place.device, &configuration(), &run.file(""))?;
         let start = |port, connections, way| Flows { port, connections, way }.start(&place.device);
         let silent = start(SILENT_PORT, 1, None)?;
         let _flows = start(PORT, self.connections, Some(self.way))?;

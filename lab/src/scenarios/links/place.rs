@@ -16,7 +16,7 @@ use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::network::{End, add_pair};
 use crate::role::Role;
-use crate::scenarios::reach::sender::{Kind, Offer};
+use crate::scenarios::reach::sender::Offer;
 use crate::traffic::arrivals::{self, Arrivals};
 
 pub const DEVICES: [&str; 2] = [STATION_DEVICE, "wwan0"];
@@ -98,9 +98,7 @@ impl Place {
         for (key, value) in more.as_object().into_iter().flatten() {
             configuration["uplink"][0][key] = value.clone();
         }
-        let mut daemon = Daemon::launch_with(&[], &self.device, &configuration, &self.log)?;
-        daemon.wait_until_up(&self.device)?;
-        self.daemon = Some(daemon);
+        self.daemon = Some(Daemon::raise_with(&[], &self.device, &configuration, &self.log)?);
         for link in with_queue {
             wait_until("giveway's queue", QUEUE_LIMIT, || self.has_queue(*link))?;
         }
@@ -219,13 +217,8 @@ impl Place {
 
 pub fn sender(at: &Namespace, to: &str, port: u16, from: Option<&str>, mbit: f64) -> Result<Role> {
     let offer = Offer {
-        kind: Kind::Udp,
-        to: (to.parse::<std::net::IpAddr>()?, port).into(),
         from: from.map(str::parse).transpose()?,
-        device: String::new(),
-        mbit,
-        handed_to: Vec::new(),
-        descriptor: None,
+        ..Offer::udp((to.parse::<std::net::IpAddr>()?, port).into(), mbit)
     };
     Role::start(at, "reach-sender", &offer)
 }

@@ -231,8 +231,7 @@ impl Trial {
         let (device, ways) = (ends[0].at, self.kind.ways());
         let rules: Vec<Value> = ways.iter().map(|way| way.rule(self.limit_mbit)).collect();
         let configuration = json!({"cap": {"policy": "none"}, "queue": {"backend": "none"}, "rule": rules});
-        let mut daemon = Daemon::launch(device, &configuration, &run.file(""))?;
-        daemon.wait_until_up(device)?;
+        let mut daemon = Daemon::raise(device, &configuration, &run.file(""))?;
         wait_until("the limits' devices", PUT_UP_WITHIN, || {
             let network = answers::status(device)?.network;
             let are_up = |way: &Way| match way {

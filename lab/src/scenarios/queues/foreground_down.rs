@@ -273,8 +273,7 @@ impl Trial {
         if let Some(of_rate) = of_rate {
             configuration["link"] = json!({"download_rate_mbit": of_rate * LINK_MBIT});
         }
-        let mut daemon = Daemon::launch(device, &configuration, &run.file(""))?;
-        daemon.wait_until_up(device)?;
+        let daemon = Daemon::raise(device, &configuration, &run.file(""))?;
         if of_rate.is_some() {
             wait_until("what arrives is ordered", IN_FORCE_WITHIN, || {
                 let downloads = answers::status(device)?.network.downloads;

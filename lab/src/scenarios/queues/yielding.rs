@@ -231,9 +231,7 @@ fn start_daemon(at: &Namespace, run: &Run, what: &str, ports: &[u16]) -> Result<
         "queue": {"backend": "none"},
         "rule": rules.collect::<Vec<_>>(),
     });
-    let mut daemon = Daemon::launch(at, &configuration, &run.file(what))?;
-    daemon.wait_until_up(at)?;
-    Ok(daemon)
+    Daemon::raise(at, &configuration, &run.file(what))
 }
 
 fn make_requests(client: &mut Client, count: u64) -> Result<Vec<f64>> {

@@ -46,6 +46,20 @@ pub struct Offer {
     pub descriptor: Option<i32>,
 }
 
+impl Offer {
+    pub fn udp(to: SocketAddr, mbit: f64) -> Self {
+        Self {
+            kind: Kind::Udp,
+            to,
+            from: None,
+            device: String::new(),
+            mbit,
+            handed_to: Vec::new(),
+            descriptor: None,
+        }
+    }
+}
+
 /// The role `reach-sender`.
 pub fn run(description: &str) -> Result<()> {
     let offer: Offer = serde_json::from_str(description)?;

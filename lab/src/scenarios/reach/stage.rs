@@ -18,10 +18,10 @@ use super::sender::{Kind, Offer};
 use super::{LIMIT_MBIT, OFFERED_MBIT, Way};
 use crate::air::STATION_DEVICE;
 use crate::experiment::Run;
-use crate::giveway::{Daemon, answers, binary};
-use crate::interrupt::{wait_for, wait_until};
+use crate::giveway::{Daemon, answers, binary, wait_until_queued};
+use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
-use crate::network::{PEER_ADDRESS, raise_pair};
+use crate::network::{PEER_ADDRESS, pair, raise_pair};
 use crate::process::{Process, run as run_to_its_end};
 use crate::role::Role;
 use crate::traffic::arrivals::Arrivals;
@@ -69,26 +69,23 @@ pub struct Stage {
 impl Stage {
     pub fn raise(way: Way, run: &Run) -> Result<Self> {
         let (device, far) = raise_pair()?;
-        let inner = match way {
-            Way::OtherNamespace | Way::Forwarded => Some(Namespace::create("inner")?),
-            _ => None,
-        };
-        let mut tunnel = None;
+        let (mut inner, mut tunnel) = (None, None);
+        let second = || pair((&device, SECOND, "10.77.9.1/24"), (&far, SECOND, "10.77.9.2/24"));
         match way {
             Way::OtherNamespace => {
-                pair(inner.as_ref(), &far, "10.77.6.1/24", "10.77.6.2/24")?;
+                let inner = inner.insert(Namespace::create("inner")?);
+                pair((inner, SECOND, "10.77.6.1/24"), (&far, SECOND, "10.77.6.2/24"))?;
             }
             Way::Forwarded => {
-                pair(inner.as_ref(), &device, "10.77.7.2/24", "10.77.7.1/24")?;
+                let inner = inner.insert(Namespace::create("inner")?);
+                pair((inner, SECOND, "10.77.7.2/24"), (&device, SECOND, "10.77.7.1/24"))?;
                 device.run("sysctl", "-qw net.ipv4.ip_forward=1")?;
-                inner
-                    .iter()
-                    .try_for_each(|inner| inner.ip("route add default via 10.77.7.1"))?;
+                inner.ip("route add default via 10.77.7.1")?;
                 far.ip("route add 10.77.7.0/24 via 10.77.1.1")?;
             }
-            Way::Unmanaged => pair(Some(&device), &far, "10.77.9.1/24", "10.77.9.2/24")?,
+            Way::Unmanaged => second()?,
             Way::SecondUplink => {
-                pair(Some(&device), &far, "10.77.9.1/24", "10.77.9.2/24")?;
+                second()?;
                 far.ip("address add 10.88.0.1/32 dev lo")?;
                 device.ip(&format!("route add default via {PEER_ADDRESS}"))?;
                 device.ip("route add default via 10.77.9.2 table 100")?;
@@ -156,13 +153,9 @@ impl Stage {
                 "protocol": "udp", "port": WIREGUARD_PORT, "class": "bulk", "rate_limit_mbit": LIMIT_MBIT,
             }]);
         }
-        let mut daemon = Daemon::launch_with(words, &self.device, &configuration, &run.file(""))?;
-        daemon.wait_until_up(&self.device)?;
+        let daemon = Daemon::raise_with(words, &self.device, &configuration, &run.file(""))?;
         if !matches!(self.way, Way::NoQueue | Way::DryRun) {
-            wait_for("giveway's queue", QUEUE_LIMIT, || {
-                let queue = answers::status(&self.device)?.network.queue;
-                Ok(queue.in_force.map(drop))
-            })?;
+            wait_until_queued(&self.device)?;
         }
         self.daemon = Some(daemon);
         Ok(())
@@ -215,16 +208,14 @@ impl Stage {
         words.extend(inner.into_iter().flatten());
         let offer = Offer {
             kind,
-            to: SocketAddr::new(to.parse()?, PORT),
             from,
             device: STATION_DEVICE.into(),
-            mbit: OFFERED_MBIT,
             handed_to: if self.way == Way::Shared {
                 exec().collect()
             } else {
                 Vec::new()
             },
-            descriptor: None,
+            ..Offer::udp(SocketAddr::new(to.parse()?, PORT), OFFERED_MBIT)
         };
         words.push(std::env::current_exe()?.display().to_string());
         words.extend(["role".into(), "reach-sender".into(), serde_json::to_string(&offer)?]);
@@ -269,9 +260,7 @@ impl Stage {
         let mut places = vec![("exec".to_owned(), fs::read_to_string(&self.stderr)?)];
         if self.daemon.is_some() {
             let ask = |words: &[&str]| -> Result<String> {
-                let mut command = self.device.command(binary()?)?;
-                command.args(words);
-                Ok(String::from_utf8_lossy(&run_to_its_end(command)?.stdout).into_owned())
+                Ok(String::from_utf8_lossy(&answers::ask(&self.device, words)?).into_owned())
             };
             let subject = match (self.way, self.sends) {
                 (Way::KernelSocket, _) => WIREGUARD_PORT.to_string(),
@@ -316,20 +305,6 @@ const SECOND: &str = "wlan1";
 fn limited() -> [&'static str; 6] {
     const LIMIT: &str = "2mbit";
     ["exec", "--class", "bulk", "--up", LIMIT, "--"]
-}
-
-fn pair(a: Option<&Namespace>, b: &Namespace, address_of_a: &str, address_of_b: &str) -> Result<()> {
-    let a = a.context("there is no such namespace")?;
-    a.ip(&format!(
-        "link add {SECOND} type veth peer name {SECOND} netns {}",
-        b.name()
-    ))?;
-    for (end, address) in [(a, address_of_a), (b, address_of_b)] {
-        end.ip(&format!("address add {address} dev {SECOND}"))?;
-        end.ip("link set lo up")?;
-        end.ip(&format!("link set {SECOND} up"))?;
-    }
-    Ok(())
 }
 
 /// Nothing is in force as long as this connection lives, as `giveway try` has it.

@@ -13,16 +13,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::air::STATION_DEVICE;
-use crate::experiment::{Run, pause};
+use crate::cgroup::Cgroup;
+use crate::experiment::{Run, TemporaryFolder, pause};
 use crate::giveway::{answers, binary};
 use crate::guest::find;
-use crate::interrupt::{wait_for, wait_until};
+use crate::interrupt::wait_for;
 use crate::namespace::Namespace;
 use crate::network::pair;
 use crate::outcome::Outcome;
-use crate::process::{Process, run as run_to_its_end};
+use crate::process::{Process, run as run_to_its_end, say};
 use crate::role::Role;
-use crate::scenarios::reach::sender::{Kind, Offer};
+use crate::scenarios::reach::sender::Offer;
 use crate::traffic::arrivals::{Arrivals, Counts};
 use crate::traffic::endless::{start_sender, start_sink};
 use crate::traffic::ssh;
@@ -53,36 +54,13 @@ pub struct House {
     ssh: Option<ssh::Server>,
     _sink: Role,
     arrivals: Arrivals,
-    groups: Vec<PathBuf>,
+    /// The newest first, as they go.
+    cgroups: Vec<Cgroup>,
     device: Namespace,
     _modem: Namespace,
     far: Namespace,
-    folder: Folder,
+    folder: TemporaryFolder,
     log: PathBuf,
-}
-
-/// Of this run; gone when dropped.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is in nobody's way.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-impl Drop for House {
-    fn drop(&mut self) {
-        for group in self.groups.iter().rev() {
-            let removed = wait_until("a cgroup to be empty", Duration::from_secs(5), || {
-                Ok(fs::remove_dir(group).is_ok())
-            });
-            // What runs there still is told by the next line of the run.
-            if let Err(error) = removed {
-                eprintln!("cannot remove {}: {error:#}", group.display());
-            }
-        }
-    }
 }
 
 /// A running `giveway run`.
@@ -106,7 +84,7 @@ impl Daemon {
 
 impl House {
     pub fn raise(run: &Run) -> Result<Self> {
-        let folder = Folder(std::env::temp_dir().join(format!("gwlab-{}-{}", std::process::id(), run.label())));
+        let folder = run.temporary_folder()?;
         furnish(&folder.0)?;
         let [device, modem, far] = ["device", "modem", "far"].map(Namespace::create);
         let (device, modem, far) = (device?, modem?, far?);
@@ -126,7 +104,7 @@ impl House {
             ssh: None,
             _sink: start_sink(&far, &[SINK_PORT])?,
             arrivals: Arrivals::count(&far)?,
-            groups: Vec::new(),
+            cgroups: Vec::new(),
             device,
             _modem: modem,
             far,
@@ -227,9 +205,7 @@ impl House {
     /// Runs a line to its end; gives back what it said on both outputs, and whether it succeeded.
     pub fn say(&self, line: &str) -> Result<(String, bool)> {
         let mut command = self.enter(&["sh", "-c", line])?;
-        let output = command.stdin(Stdio::null()).output().context("cannot start a shell")?;
-        let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-        Ok((said.concat(), output.status.success()))
+        say(&mut command)
     }
 
     /// A line that is one command: that is the process.
@@ -286,34 +262,15 @@ impl House {
 
     /// As systemd would start a unit.
     pub fn start_in(&mut self, unit: &str, line: &str) -> Result<Process> {
-        let mounts = fs::read_to_string("/proc/mounts")?;
-        let mount = mounts
-            .lines()
-            .map(|line| line.split(' ').collect::<Vec<_>>())
-            .find(|words| words[2] == "cgroup2");
-        let root = PathBuf::from(mount.context("no cgroup2 is mounted here")?[1]);
-        let slice = root.join(format!("gwlab{}.slice", std::process::id()));
-        for group in [slice.clone(), slice.join(unit)] {
-            if !group.exists() {
-                fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
-                self.groups.push(group);
-            }
-        }
-        let line = format!("echo $$ >{}/cgroup.procs; exec {line}", slice.join(unit).display());
+        let cgroup = Cgroup::make(&format!("gwlab{}.slice/{unit}", std::process::id()))?;
+        let line = format!("echo $$ >{}/cgroup.procs; exec {line}", cgroup.folder.display());
+        self.cgroups.insert(0, cgroup);
         self.spawn(self.enter(&["sh", "-c", &line])?)
     }
 
     /// An unmodified program that sends to the port of the robot's commands.
     pub fn start_control(&self, mbit: f64) -> Result<Process> {
-        let offer = Offer {
-            kind: Kind::Udp,
-            to: format!("{FAR_ADDRESS}:{CONTROL_PORT}").parse()?,
-            from: None,
-            device: String::new(),
-            mbit,
-            handed_to: Vec::new(),
-            descriptor: None,
-        };
+        let offer = Offer::udp(format!("{FAR_ADDRESS}:{CONTROL_PORT}").parse()?, mbit);
         Role::start(&self.device, "reach-sender", &offer)?.into_process()
     }
 

@@ -45,8 +45,7 @@ pub fn one_time(part: Part, seconds: u64, raw: &Path, label: &str) -> Result<Met
     wire.receiver.run("ethtool", &format!("-K {STATION_DEVICE} gro on"))?;
     let innocent_exe = raw.canonicalize()?.join("innocent");
     std::fs::copy("/bin/sleep", &innocent_exe)?;
-    let mut daemon = Daemon::launch(&wire.receiver, &configuration(part, &innocent_exe), &raw.join(label))?;
-    daemon.wait_until_up(&wire.receiver)?;
+    let mut daemon = Daemon::raise(&wire.receiver, &configuration(part, &innocent_exe), &raw.join(label))?;
     let mut command = wire.receiver.command(&innocent_exe)?;
     command.arg("infinity");
     let innocent = Process::spawn(command)?;

@@ -4,10 +4,9 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::target::{Kind, Target, USER};
@@ -19,6 +18,7 @@ use crate::giveway::{Daemon, answers, binary};
 use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::network::pair;
+use crate::process::say;
 use crate::role::Role;
 
 const LINK_MBIT: f64 = 24.0;
@@ -49,12 +49,6 @@ pub struct Place {
     rules: PathBuf,
     stem: PathBuf,
     way: Way,
-}
-
-/// What a command said, and whether it succeeded.
-pub struct Said {
-    pub text: String,
-    pub is_well: bool,
 }
 
 impl Place {
@@ -104,9 +98,12 @@ impl Place {
     pub fn start_daemon(&mut self) -> Result<()> {
         let rules = self.rules.display().to_string();
         let configuration = json!({"cap": {"policy": "none"}});
-        let mut daemon = Daemon::launch_with_rules(&rules, &self.device, &configuration, &self.stem)?;
-        daemon.wait_until_up(&self.device)?;
-        self.daemon = Some(daemon);
+        self.daemon = Some(Daemon::raise_with_rules(
+            &rules,
+            &self.device,
+            &configuration,
+            &self.stem,
+        )?);
         Ok(())
     }
 
@@ -158,32 +155,35 @@ impl Place {
         })
     }
 
-    /// `giveway` with these words, as root.
-    pub fn giveway(&self, words: &[&str]) -> Result<Said> {
-        said(self.device.command(binary()?)?, words)
+    /// `giveway` with these words, as root: what it says, and whether it succeeds.
+    pub fn giveway(&self, words: &[&str]) -> Result<(String, bool)> {
+        say(self.device.command(binary()?)?.args(words))
     }
 
     /// The same as an ordinary user.
-    pub fn giveway_as_user(&self, words: &[&str]) -> Result<Said> {
+    pub fn giveway_as_user(&self, words: &[&str]) -> Result<(String, bool)> {
         let mut command = self.device.command(AS_USER[0])?;
         command.args(&AS_USER[1..]).arg(binary()?);
-        said(command, words)
+        say(command.args(words))
     }
 
-    pub fn limit(&self, mbit: f64) -> Result<Said> {
+    /// Gives back what was said of it.
+    pub fn limit(&self, mbit: f64) -> Result<String> {
         let option = match self.way {
             Way::Up => "--up",
             Way::Down => "--down",
         };
         let rate = format!("{mbit}mbit");
         let target = self.target()?;
-        if target.kind == Kind::UserByRule {
-            return self.write_rule(Some(mbit));
-        }
-        self.giveway(&["limit", "set", &target.name, option, &rate])
+        let (said, is_well) = match target.kind {
+            Kind::UserByRule => self.write_rule(Some(mbit))?,
+            _ => self.giveway(&["limit", "set", &target.name, option, &rate])?,
+        };
+        ensure!(is_well, "no limit is set: {said}");
+        Ok(said)
     }
 
-    pub fn clear(&self) -> Result<Said> {
+    pub fn clear(&self) -> Result<(String, bool)> {
         let target = self.target()?;
         if target.kind == Kind::UserByRule {
             return self.write_rule(None);
@@ -192,7 +192,7 @@ impl Place {
     }
 
     /// A user has a rule, since `limit set` takes none.
-    pub fn write_rule(&self, mbit: Option<f64>) -> Result<Said> {
+    pub fn write_rule(&self, mbit: Option<f64>) -> Result<(String, bool)> {
         let key = match self.way {
             Way::Up => "upload_limit_mbit",
             Way::Down => "download_limit_mbit",
@@ -215,19 +215,9 @@ impl Place {
     }
 
     fn lists_nothing(&self) -> Result<bool> {
-        let listed = self.giveway(&["limit", "list", "--json"])?.text;
+        let listed = self.giveway(&["limit", "list", "--json"])?.0;
         let listed: Value = serde_json::from_str(&listed).with_context(|| format!("`limit list` says {listed}"))?;
         let by_hand = listed["by_hand"].as_array().context("no list")?;
         Ok(by_hand.is_empty() && answers::status(&self.device)?.network.limits.is_empty())
     }
-}
-
-fn said(mut command: Command, words: &[&str]) -> Result<Said> {
-    let output = command.args(words).stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("cannot start `giveway {}`", words.join(" ")))?;
-    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    Ok(Said {
-        text: text.concat(),
-        is_well: output.status.success(),
-    })
 }

@@ -2,20 +2,17 @@
 //! What a limit is set for: a process that transfers by a child of its own, and what names it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::transfer::{FAR_ADDRESS, PORT};
-use crate::interrupt::wait_until;
+use crate::cgroup::Cgroup;
 use crate::role::Role;
 
 /// Debian's `nobody`.
 pub const USER: u32 = 65_534;
-const EMPTY_WITHIN: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, PartialEq)]
 pub enum Kind {
@@ -39,13 +36,7 @@ pub struct Target {
     /// As the command takes it.
     pub name: String,
     pub near: Role,
-    group: Option<Group>,
-}
-
-/// A cgroup, and those above that were made for it; gone when dropped.
-struct Group {
-    folder: PathBuf,
-    made: Vec<PathBuf>,
+    group: Option<Cgroup>,
 }
 
 impl Kind {
@@ -69,7 +60,7 @@ impl Kind {
 impl Target {
     pub fn around(kind: Kind, near: Role) -> Result<Self> {
         let path = kind.cgroup();
-        let group = path.as_deref().map(Group::make).transpose()?;
+        let group = path.as_deref().map(Cgroup::make).transpose()?;
         if let Some(group) = &group {
             fs::write(group.folder.join("cgroup.procs"), near.id().to_string())?;
         }
@@ -110,34 +101,4 @@ impl Drop for Target {
 /// By its remote end.
 pub fn flow() -> String {
     format!("{FAR_ADDRESS}:{PORT}")
-}
-
-impl Group {
-    fn make(path: &str) -> Result<Self> {
-        let folder = root()?.join(path);
-        let missing = folder.ancestors().take_while(|above| !above.exists());
-        let made: Vec<PathBuf> = missing.map(Path::to_owned).collect();
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        Ok(Self { folder, made })
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        for folder in &self.made {
-            let removed = wait_until("a cgroup to be empty", EMPTY_WITHIN, || {
-                Ok(fs::remove_dir(folder).is_ok())
-            });
-            if let Err(error) = removed {
-                eprintln!("cannot remove {}: {error:#}", folder.display());
-            }
-        }
-    }
-}
-
-fn root() -> Result<PathBuf> {
-    let mounts = fs::read_to_string("/proc/mounts")?;
-    let mut rows = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let row = rows.find(|row| row.get(2) == Some(&"cgroup2"));
-    Ok(row.context("no cgroup2 is mounted here")?[1].into())
 }

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{setsockopt, sockopt};
 use serde::{Deserialize, Serialize};
 
+use crate::role::answer_each;
 use crate::traffic::endless::{Arrivals, BIN_NS, connect, swallow, write};
 use crate::traffic::realtime::monotonic_ns;
 
@@ -130,12 +131,7 @@ fn count() -> Result<Arc<Mutex<Arrivals>>> {
 
 /// Each line with what has come until then.
 fn answer(arrivals: &Mutex<Arrivals>) -> Result<()> {
-    for line in std::io::stdin().lines() {
-        line?;
-        let arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
-        println!("{}", serde_json::to_string(&*arrivals)?);
-    }
-    Ok(())
+    answer_each(|_| Ok(arrivals.lock().unwrap_or_else(PoisonError::into_inner).clone()))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What giveway shows of a limit that is the only one: `status`, `top` and the page a rate, in Mbit/s, the metrics a counter.
 
-use std::io::{Read as _, Write as _, stdin};
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::process::Stdio;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::giveway::{answers, binary};
 use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::process::{Process, run};
-use crate::role::Role;
+use crate::role::{Role, answer_each};
 
 /// Where they are shown; metrics are named after these.
 pub const VIEWS: [&str; 3] = ["status_of_received", "top_of_received", "page_of_received"];
@@ -118,10 +118,7 @@ fn of_metrics(text: &str, way: Way) -> Option<f64> {
 /// The role `targets-looker`: each line is a path, answered with what is served there.
 pub fn run_looker(_description: &str) -> Result<()> {
     println!("ready");
-    for path in stdin().lines() {
-        println!("{}", serde_json::to_string(&get(&path?).unwrap_or_default())?);
-    }
-    Ok(())
+    answer_each(|path| Ok(get(path).unwrap_or_default()))
 }
 
 fn get(path: &str) -> Result<String> {

@@ -86,8 +86,7 @@ fn warm_up(raw: &Path) -> Result<()> {
 /// A daemon whose qdisc is at the root.
 fn start_daemon(stage: &Stage, raw: &Path, rate_mbit: u64) -> Result<Daemon> {
     let configuration = queue_configuration(rate_mbit, true);
-    let mut daemon = Daemon::launch(&stage.near, &configuration, &raw.join("plain"))?;
-    daemon.wait_until_up(&stage.near)?;
+    let daemon = Daemon::raise(&stage.near, &configuration, &raw.join("plain"))?;
     wait_for("giveway's qdisc", UP_WITHIN, || Ok(stage.our_qdisc()))?;
     Ok(daemon)
 }

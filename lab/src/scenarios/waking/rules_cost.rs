@@ -64,8 +64,7 @@ fn observe(starts: Starts, rules: u64, run: &Run) -> Result<Outcome> {
         all.push(json!({"exe": programs.matched.exe, "class": "background"}));
     }
     let configuration = json!({"cap": {"policy": "none"}, "queue": {"backend": "none"}, "rule": all});
-    let mut daemon = Daemon::launch(&device, &configuration, &run.file(""))?;
-    daemon.wait_until_up(&device)?;
+    let mut daemon = Daemon::raise(&device, &configuration, &run.file(""))?;
     let task = ["reach", PEER_ADDRESS, &PORT.to_string()];
     let (said, mut outcome) = programs.start(starts, &task, (&device, &daemon), "class_*_ms", run)?;
     daemon.stop()?;

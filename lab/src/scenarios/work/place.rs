@@ -13,10 +13,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::experiment::{Run, pause};
-use crate::giveway::{Daemon, answers};
+use crate::experiment::{Run, TemporaryFolder, pause};
+use crate::giveway::{Daemon, answers, wait_until_queued};
 use crate::guest::find;
-use crate::interrupt::{wait_for, wait_until};
+use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::network::{PEER_ADDRESS, raise_pair};
 use crate::outcome::Outcome;
@@ -35,7 +35,6 @@ const DATA_BYTES: usize = 160 << 20;
 /// Its greeting is over.
 const WORKING_BYTES: u64 = 200_000;
 const START_LIMIT: Duration = Duration::from_secs(60);
-const QUEUE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Fields go in this order: what runs, then where it runs, then its files.
 pub struct Place {
@@ -45,24 +44,13 @@ pub struct Place {
     server: ssh::Server,
     device: Namespace,
     _far: Namespace,
-    folder: Folder,
-}
-
-/// Of this run; gone when dropped.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is in nobody's way.
-        let _ = fs::remove_dir_all(&self.0);
-    }
+    folder: TemporaryFolder,
 }
 
 impl Place {
     pub fn raise(run: &Run) -> Result<Self> {
-        let name = format!("gwlab-{}-{}", std::process::id(), run.label());
-        let folder = Folder(std::env::temp_dir().join(name));
-        fs::create_dir_all(folder.0.join("data")).context("cannot make a folder")?;
+        let folder = run.temporary_folder()?;
+        fs::create_dir(folder.0.join("data"))?;
         let mut random = File::open("/dev/urandom")?.take(DATA_BYTES as u64);
         std::io::copy(&mut random, &mut File::create(folder.0.join("data/blob"))?)?;
         fs::create_dir(folder.0.join("rules.d"))?;
@@ -95,12 +83,8 @@ impl Place {
     /// Its queue is in force when this returns.
     pub fn start_daemon(&self, configuration: &Value, run: &Run) -> Result<Daemon> {
         let rules = self.file("rules.d").display().to_string();
-        let mut daemon = Daemon::launch_with_rules(&rules, &self.device, configuration, &run.file(""))?;
-        daemon.wait_until_up(&self.device)?;
-        wait_for("giveway's queue", QUEUE_LIMIT, || {
-            let queue = answers::status(&self.device)?.network.queue;
-            Ok(queue.in_force.map(drop))
-        })?;
+        let daemon = Daemon::raise_with_rules(&rules, &self.device, configuration, &run.file(""))?;
+        wait_until_queued(&self.device)?;
         Ok(daemon)
     }
 

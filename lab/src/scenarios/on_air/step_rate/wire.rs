@@ -64,8 +64,7 @@ fn start_daemon(modem: &Modem, method: Method, run: &Run) -> Result<Option<Daemo
                 "queue": {"backend": "none"},
                 "classes": {"congestion_control": false},
             });
-            let mut daemon = Daemon::launch(&modem.device, &configuration, &run.file(""))?;
-            daemon.wait_until_up(&modem.device)?;
+            let daemon = Daemon::raise(&modem.device, &configuration, &run.file(""))?;
             Ok(Some(daemon))
         }
     }
