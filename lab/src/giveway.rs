@@ -17,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::access_point::{Background, Cap, PAPER_CAPACITY_MBIT, PAPER_MARGIN_BYTES, PAPER_SEGMENT_BYTES};
+use crate::access_point::{BackgroundPolicy, Cap, PAPER_CAPACITY_MBIT, PAPER_MARGIN_BYTES, PAPER_SEGMENT_BYTES};
 use crate::air::{SERVER_ADDRESS, STATION_DEVICE};
 use crate::interrupt::{wait_for, wait_until};
 use crate::namespace::Namespace;
@@ -87,7 +87,7 @@ pub fn cap_configuration(cap: Cap, key: &Path) -> Value {
 }
 
 /// Of a daemon on an access point, with the group's key.
-pub fn configuration(cap: Option<Cap>, background: Option<Background>, key: &Path) -> Value {
+pub fn configuration(cap: Option<Cap>, background: Option<BackgroundPolicy>, key: &Path) -> Value {
     let mut all = match cap {
         Some(cap) => cap_configuration(cap, key),
         None => json!({"cap": {"policy": "none"}, "group": {"key_file": key}}),

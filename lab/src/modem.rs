@@ -28,7 +28,7 @@ pub const LEAST_MBIT: f64 = 1.0;
 const MOST_MBIT: f64 = 20.0;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Link {
+pub enum ModemLink {
     Steady(f64),
     Trace,
     /// From these seconds on, the first being 0, so many Mbit/s.
@@ -44,7 +44,7 @@ pub struct Modem {
     rates_mbit: Vec<(f64, f64)>,
 }
 
-impl Link {
+impl ModemLink {
     fn rates_mbit(self, seed: u64, seconds: f64) -> Vec<(f64, f64)> {
         match self {
             Self::Steady(mbit) => vec![(0.0, mbit)],
@@ -80,7 +80,7 @@ fn trace(seed: u64) -> impl Iterator<Item = f64> {
 
 impl Modem {
     /// `queue`: a line for `tc` about the device's own.
-    pub fn raise(queue: Option<&str>, rtt_ms: u64, link: Link, (seed, seconds): (u64, f64)) -> Result<Self> {
+    pub fn raise(queue: Option<&str>, rtt_ms: u64, link: ModemLink, (seed, seconds): (u64, f64)) -> Result<Self> {
         let modem = Self {
             device: Namespace::create("device")?,
             far: Namespace::create("far")?,

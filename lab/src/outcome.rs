@@ -19,7 +19,7 @@ pub type Metrics = BTreeMap<String, f64>;
 pub type Spread = BTreeMap<String, BTreeMap<String, (f64, f64)>>;
 
 /// By point: what a program said, each sentence behind the place where it said it.
-pub type Said = BTreeMap<String, Vec<String>>;
+pub type Notes = BTreeMap<String, Vec<String>>;
 
 /// The goodput of each station of a variant, where it was asked for.
 pub fn shares(points: &BTreeMap<String, Metrics>, variant: &str) -> Vec<f64> {
@@ -42,7 +42,7 @@ pub struct Outcome {
     pub samples: BTreeMap<String, Vec<f64>>,
     /// How late wake-ups were, by point: added up over the rounds, so that a percentile is one of all of them.
     pub wakeups: BTreeMap<String, Histogram>,
-    pub said: Said,
+    pub said: Notes,
 }
 
 /// What of a station is followed over time.
@@ -76,7 +76,7 @@ pub struct Results {
     pub wakeups: BTreeMap<String, Histogram>,
     /// Of the last round.
     #[serde(default)]
-    pub said: Said,
+    pub said: Notes,
     /// The variants that ended with an error, each with what it was.
     #[serde(default)]
     pub failed: Vec<String>,

@@ -38,7 +38,7 @@ const SLOW: &str = "tbf rate 100kbit burst 1600 limit 100000";
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// Fields go in this order: the processes before their namespaces.
-pub struct Stage {
+pub struct ProbedDevice {
     pub daemon: Option<Daemon>,
     pub near: Role,
     pub far: Role,
@@ -62,7 +62,7 @@ pub struct Before {
     pub window_bytes: u64,
 }
 
-impl Stage {
+impl ProbedDevice {
     pub fn raise(raw: &Path) -> Result<Self> {
         std::fs::create_dir_all(raw)?;
         let raw = raw.canonicalize()?;

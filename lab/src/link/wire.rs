@@ -22,7 +22,7 @@ pub struct Wire {
 
 /// What queues at the sender's device.
 #[derive(Clone, Debug)]
-pub enum Queue {
+pub enum WireQueue {
     /// The kernel's own: each line is what follows `tc qdisc replace dev DEVICE`.
     Kernel {
         lines: Vec<String>,
@@ -44,11 +44,11 @@ pub enum Marking {
     ClassesAndTai,
 }
 
-impl Queue {
+impl WireQueue {
     pub fn marking(&self) -> Marking {
         match self {
-            Queue::Kernel { marking, .. } => *marking,
-            Queue::Giveway { .. } => Marking::None,
+            WireQueue::Kernel { marking, .. } => *marking,
+            WireQueue::Giveway { .. } => Marking::None,
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::parameters::{Parameter, Parameters};
 use crate::role::Role;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
 use crate::statistics::{mean, percentile};
-use enqueue::{Cost, Enqueue};
+use enqueue::{Enqueue, EnqueueCost};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "admission-cost",
@@ -100,7 +100,7 @@ fn queue_packets(run: &Run, packets: u64) -> Result<Outcome> {
         packets,
         seed: run.seed,
     };
-    let costs: Vec<Cost> = Role::spawn(&wire.sender, "realtime-enqueue", &what)?.finish()?;
+    let costs: Vec<EnqueueCost> = Role::spawn(&wire.sender, "realtime-enqueue", &what)?.finish()?;
     run.keep(&costs)?;
     let mut outcome = Outcome::default();
     tell_costs(&mut outcome, run.name, &costs);
@@ -108,7 +108,7 @@ fn queue_packets(run: &Run, packets: u64) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn tell_costs(outcome: &mut Outcome, name: &str, costs: &[Cost]) {
+fn tell_costs(outcome: &mut Outcome, name: &str, costs: &[EnqueueCost]) {
     let mut wholes = Vec::new();
     for cost in costs {
         let point = format!("{name}/{}", cost.queued);

@@ -18,7 +18,9 @@ use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::role::Role;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
-use place::{DEVICES, FAR, FAR_IPV6, NEAR, NEAR_IPV6, PORT, Place, SERVER, SERVER_IPV6, give, gso_max_segs, sender};
+use place::{
+    DEVICES, FAR, FAR_IPV6, MultihomedDevice, NEAR, NEAR_IPV6, PORT, SERVER, SERVER_IPV6, give, gso_max_segs, sender,
+};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "links",
@@ -53,11 +55,11 @@ const RESETS: u64 = 7;
 const RESET_EVERY: Duration = Duration::from_secs(10);
 
 /// Of a warm-up and a measurement, in seconds.
-type Cell = fn(f64, f64, &Run) -> Result<Outcome>;
+type LinkExperiment = fn(f64, f64, &Run) -> Result<Outcome>;
 
 type Bound = (&'static str, Relation);
 /// Its name, what is done, how long that takes at most without the warm-up and the measurement, and what must come of it.
-type Row = (&'static str, Cell, f64, &'static [Bound]);
+type Row = (&'static str, LinkExperiment, f64, &'static [Bound]);
 
 const CELLS: [Row; 11] = [
     (
@@ -174,7 +176,7 @@ fn words<const N: usize>(lines: [&str; N]) -> Vec<String> {
 }
 
 /// A second way has appeared: until what both carry is what their rates allow, and what that is.
-fn tell_both(place: &mut Place, began: Instant, warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
+fn tell_both(place: &mut MultihomedDevice, began: Instant, warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     run.progress.tick("a second way");
     let mut outcome = Outcome::default();
     let held = place.settle(PORT, &[0, 1], began)?;
@@ -194,7 +196,7 @@ fn tell_both(place: &mut Place, began: Instant, warmup_s: f64, seconds: f64, run
 
 /// A rule for the second link's address, and a table of its own.
 fn policy_routing(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut place = Place::raise(run)?;
+    let mut place = MultihomedDevice::raise(run)?;
     place.ip(&[default_by(0, ""), default_by(1, "table 101")])?;
     place.start_daemon(None, &[0], &json!({}))?;
     place.send(SERVER, PORT, None, OFFERED_MBIT[0])?;
@@ -213,7 +215,7 @@ fn policy_routing(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
 
 /// Where the kernel spreads connections over next hops.
 fn spread(lines: &[String], before: &str, warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut place = Place::raise(run)?;
+    let mut place = MultihomedDevice::raise(run)?;
     place
         .device
         .run("sysctl", &format!("-qw net.ipv4.fib_multipath_hash_policy=1 {before}"))?;
@@ -255,7 +257,7 @@ fn objects() -> Vec<String> {
 }
 
 fn ipv6_alone(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut place = Place::raise_with_ipv6_alone(run)?;
+    let mut place = MultihomedDevice::raise_with_ipv6_alone(run)?;
     let by = |n: usize| format!("-6 route add default via {} dev {}", FAR_IPV6[n], DEVICES[n]);
     place.ip(&[by(0), by(1) + " table 101"])?;
     place.start_daemon(None, &[0], &json!({}))?;
@@ -271,7 +273,7 @@ fn ipv6_alone(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
 /// A client that has all but its own packets go through its tunnel, as wg-quick does it; then one that moves the link's own
 /// route to a table of its own. The tunnel's packets go to the far end itself.
 fn vpn(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut place = Place::raise(run)?;
+    let mut place = MultihomedDevice::raise(run)?;
     let far: std::net::SocketAddrV4 = format!("{}:{TUNNEL_PORT}", FAR[0]).parse()?;
     let _client = Role::start(&place.device, "reach-tunnel", &(TUNNEL, far))?;
     give(&place.device, TUNNEL, "10.81.9.1/24")?;
@@ -309,15 +311,15 @@ fn vpn(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
 }
 
 /// One link, with twice its rate offered.
-fn one_link(run: &Run) -> Result<Place> {
-    let mut place = Place::raise(run)?;
+fn one_link(run: &Run) -> Result<MultihomedDevice> {
+    let mut place = MultihomedDevice::raise(run)?;
     place.start_daemon(Some(&DEVICES), &[0, 1], &json!({}))?;
     place.send(FAR[0], PORT, None, OFFERED_MBIT[0])?;
     place.settle(PORT, &[0], Instant::now())?;
     Ok(place)
 }
 
-fn says(place: &Place, words: &str, outcome: &mut Outcome, run: &Run) -> Result<()> {
+fn says(place: &MultihomedDevice, words: &str, outcome: &mut Outcome, run: &Run) -> Result<()> {
     let said = wait_for("giveway to say so", LIMIT, || {
         let why = place.why(0)?;
         Ok(why.contains(words).then_some(why))
@@ -327,7 +329,7 @@ fn says(place: &Place, words: &str, outcome: &mut Outcome, run: &Run) -> Result<
     Ok(())
 }
 
-fn tell_first(place: &mut Place, seconds: f64, outcome: &mut Outcome, run: &Run) -> Result<()> {
+fn tell_first(place: &mut MultihomedDevice, seconds: f64, outcome: &mut Outcome, run: &Run) -> Result<()> {
     let [[first, _]] = place.measure([PORT], seconds)?;
     outcome.set(run.name, "first_of_rate", first / RATES_MBIT[0]);
     outcome.note(run.name, "arrived", &format!("{first:.2} of {} Mbit/s", RATES_MBIT[0]));
@@ -388,7 +390,7 @@ fn reset_every_10_s(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
 
 /// What goes beyond the link's own subnet, alone and beside what does not.
 fn beside_local(local: &str, warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut place = Place::raise(run)?;
+    let mut place = MultihomedDevice::raise(run)?;
     place.ip(&[default_by(0, "")])?;
     place.start_daemon(None, &[0], &json!({"local": local}))?;
     place.send(SERVER, PORT, None, OFFERED_MBIT[0])?;
@@ -420,7 +422,7 @@ fn local_in_the_rate(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> 
 
 /// The second link goes to another namespace, where nobody manages it, and comes back.
 fn moved(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut place = Place::raise(run)?;
+    let mut place = MultihomedDevice::raise(run)?;
     let elsewhere = Namespace::create("elsewhere")?;
     let device = DEVICES[1];
     let usual = gso_max_segs(&place.device, device)?;

@@ -19,7 +19,7 @@ use crate::role::Role;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
 use monitor::{Frame, Monitor};
 use radio::{ACCESS_POINT_V4, ACCESS_POINT_V6, Radio};
-use sender::{Flow, MESSAGES};
+use sender::{MESSAGES, MarkedFlow};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "marking",
@@ -199,9 +199,9 @@ fn port(traffic: usize, way: u16) -> u16 {
     FIRST_PORT + traffic as u16 * WAYS + way
 }
 
-fn flows() -> Vec<Flow> {
+fn flows() -> Vec<MarkedFlow> {
     let of = |(at, traffic): (usize, &'static Traffic)| {
-        (0..WAYS).map(move |way| Flow {
+        (0..WAYS).map(move |way| MarkedFlow {
             is_tcp: way & 1 > 0,
             to: if way & 2 > 0 { ACCESS_POINT_V6 } else { ACCESS_POINT_V4 }.to_owned(),
             local_port: port(at, way),

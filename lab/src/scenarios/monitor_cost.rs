@@ -13,7 +13,7 @@ use crate::experiment::{Run, pause};
 use crate::giveway::answers::{self, Status};
 use crate::giveway::{self, Daemon};
 use crate::interrupt::{pause_until, wait_for};
-use crate::meter::{Meter, Reading, resident_mb, run_ss, walker_mb};
+use crate::meter::{Meter, MeterReading, resident_mb, run_ss, walker_mb};
 use crate::namespace::Namespace;
 use crate::network::{PEER_ADDRESS, raise_pair};
 use crate::outcome::{Metrics, Outcome};
@@ -181,7 +181,7 @@ fn one_round(cost: &Cost, device: &Namespace, meter: &Meter, seconds: f64) -> Re
     Ok(round)
 }
 
-fn describe(spent: &Reading, before: &Status, after: &Status) -> Metrics {
+fn describe(spent: &MeterReading, before: &Status, after: &Status) -> Metrics {
     let percent = |ns: f64| 100.0 * ns / spent.elapsed_ns;
     let (before, after) = (&before.daemon, &after.daemon);
     let passes = (after.passes.count - before.passes.count) as f64;

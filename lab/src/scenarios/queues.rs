@@ -23,7 +23,7 @@ use crate::scenario::{Check, Plot, Relation, Scenario, Trace, Variant};
 use crate::testbed::probe::Probe;
 use crate::testbed::probe::computing::Computing;
 use crate::testbed::{Load, Testbed, Topology};
-use crate::uplink::{PACKET_BYTES, Queue, Shape};
+use crate::uplink::{PACKET_BYTES, Shape, UplinkQueue};
 
 pub const ROWS: &[Scenario] = &[
     // P0, figures 6 to 12: how long requests take beside an upload, what they cost the processor, and what the upload still gets.
@@ -73,11 +73,11 @@ pub const ROWS: &[Scenario] = &[
                     };
                     on_uplink(parameters, name, shape, load, computing)
                 };
-                let giveway = |gate| Queue::Giveway { gate, short: false };
+                let giveway = |gate| UplinkQueue::Giveway { gate, short: false };
                 let upload = || Some(Load::upload("cubic"));
                 Ok(vec![
-                    variant("alone", Queue::Fifo, None),
-                    variant("plain", Queue::Fifo, upload()),
+                    variant("alone", UplinkQueue::Fifo, None),
+                    variant("plain", UplinkQueue::Fifo, upload()),
                     variant("giveway", giveway(true), upload()),
                     variant("giveway-without-gate", giveway(false), upload()),
                     // Half of the link.

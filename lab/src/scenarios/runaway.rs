@@ -12,8 +12,8 @@ use crate::experiment::Run;
 use crate::outcome::{Metrics, Outcome};
 use crate::parameters::{Parameter, Parameters};
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
-use experiment::Kind;
-use received::Part;
+use experiment::RunawayKind;
+use received::ReceivePath;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "runaway",
@@ -43,7 +43,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         let one_time = move |run: &Run, label: &str| experiment::one_time(kind, seconds, has_rule, run.raw, label);
         worst_of(name, times, seconds + 2, one_time)
     };
-    let bomb = Kind::ForkBomb { processes };
+    let bomb = RunawayKind::ForkBomb { processes };
     let zero = |name: &str, metric| Check::metric(name, metric, Relation::Exactly(0.0)).always();
     let at_most = |name: &str, metric, most| Check::metric(name, metric, Relation::AtMost(most)).always();
     let received = |name: &str, part| {
@@ -91,13 +91,13 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     ]);
     Ok(Plan {
         variants: vec![
-            variant("spinner/one", Kind::SpinnerOne, true),
-            variant("spinner/all", Kind::SpinnerAll, true),
+            variant("spinner/one", RunawayKind::SpinnerOne, true),
+            variant("spinner/all", RunawayKind::SpinnerAll, true),
             variant("fork-bomb/plain", bomb, false),
             variant("fork-bomb/rule", bomb, true),
-            variant("together", Kind::Together { programs: 3 }, true),
-            received("chain", Part::Chain),
-            received("napi", Part::Napi),
+            variant("together", RunawayKind::Together { programs: 3 }, true),
+            received("chain", ReceivePath::Chain),
+            received("napi", ReceivePath::Napi),
         ],
         checks,
         plots: vec![],

@@ -23,7 +23,7 @@ use crate::outcome::Outcome;
 use crate::parameters::{Parameter, Parameters};
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
 use crate::traffic::endless::start_sink;
-use sample::{Sample, growth_percent, held, most_and_least};
+use sample::{ResourceSample, growth_percent, held, most_and_least};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "soak",
@@ -90,7 +90,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     })
 }
 
-type Count = fn(&Sample) -> u64;
+type Count = fn(&ResourceSample) -> u64;
 
 #[derive(Clone, Copy)]
 struct Times {
@@ -107,7 +107,7 @@ struct Done {
     /// Of these, who did not end in time when they were asked to.
     late_neighbours: u64,
     flaps: u64,
-    samples: Vec<Sample>,
+    samples: Vec<ResourceSample>,
 }
 
 fn soak(run: &Run, starts: Starts, times: Times) -> Result<Outcome> {
@@ -164,7 +164,7 @@ fn soak(run: &Run, starts: Starts, times: Times) -> Result<Outcome> {
     outcome.set(name, "flaps", done.flaps as f64);
     outcome.set(name, "daemon_deaths", f64::from(u8::from(deaths)));
     outcome.set(name, "left", left as f64);
-    let steady: Vec<&Sample> = done
+    let steady: Vec<&ResourceSample> = done
         .samples
         .iter()
         .filter(|sample| sample.at_s >= times.warm_up.as_secs_f64())
@@ -227,7 +227,8 @@ impl Stage<'_> {
                 let at_s = (now - begun).as_secs_f64();
                 run.progress
                     .tick(&format!("{at_s:.0} of {:.0} s", times.all.as_secs_f64()));
-                done.samples.push(Sample::of(self.daemon, self.device.number()?, at_s)?);
+                done.samples
+                    .push(ResourceSample::of(self.daemon, self.device.number()?, at_s)?);
             }
             if let Some((mut other, _)) = neighbour.take_if(|(_, since)| now - *since >= NEIGHBOUR_STAYS) {
                 // Every second one dies; its guardian undoes what it did.

@@ -15,12 +15,12 @@ use crate::guest::{Architecture, Clock, Flavour, Guest};
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
+use crate::traffic::Direction;
 use crate::traffic::endless::rates::PAYLOAD_BYTES;
 use crate::traffic::realtime::monotonic_ns;
 use crate::uplink::PACKET_BYTES;
-use place::Place;
-use target::{Kind, flow};
-use transfer::Way;
+use place::LimitedDevice;
+use target::{TargetKind, flow};
 use views::{VIEWS, Web, passed_bytes, shown_mbit};
 
 pub const SCENARIO: Scenario = Scenario {
@@ -50,16 +50,16 @@ const AGAIN_S: f64 = 2.5;
 const NS_PER_S: f64 = 1e9;
 const PROGRAMS: &[&str] = &["setpriv"];
 
-const KINDS: [(&str, Kind); 7] = [
-    ("pid", Kind::Process),
-    ("unit", Kind::Unit),
-    ("cgroup", Kind::Cgroup),
-    ("user-rule", Kind::UserByRule),
-    ("user-slice", Kind::UserBySlice),
-    ("flow", Kind::Flow),
-    ("container", Kind::Container),
+const KINDS: [(&str, TargetKind); 7] = [
+    ("pid", TargetKind::Process),
+    ("unit", TargetKind::Unit),
+    ("cgroup", TargetKind::Cgroup),
+    ("user-rule", TargetKind::UserByRule),
+    ("user-slice", TargetKind::UserBySlice),
+    ("flow", TargetKind::Flow),
+    ("container", TargetKind::Container),
 ];
-const WAYS: [(&str, Way); 2] = [("up", Way::Up), ("down", Way::Down)];
+const WAYS: [(&str, Direction); 2] = [("up", Direction::Up), ("down", Direction::Down)];
 const MOMENTS: [(&str, Moment); 2] = [("before", Moment::Before), ("during", Moment::During)];
 
 /// When the limit is set.
@@ -72,9 +72,9 @@ enum Moment {
 }
 
 #[derive(Clone, Copy)]
-struct Cell {
-    kind: Kind,
-    way: Way,
+struct LimitExperiment {
+    kind: TargetKind,
+    way: Direction,
     moment: Moment,
     free_s: f64,
     seconds: f64,
@@ -106,7 +106,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             for (direction, way) in WAYS {
                 for (at, moment) in MOMENTS {
                     let name = format!("{kernel}/{of}/{direction}/{at}");
-                    let cell = Cell {
+                    let cell = LimitExperiment {
                         kind,
                         way,
                         moment,
@@ -146,7 +146,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     })
 }
 
-impl Cell {
+impl LimitExperiment {
     fn estimated_s(self) -> f64 {
         self.free_s + SETTLE_S + self.seconds + AGAIN_S + 4.0
     }
@@ -169,7 +169,7 @@ impl Cell {
     }
 
     fn run(self, run: &Run) -> Result<Outcome> {
-        let mut place = Place::raise(self.way, run)?;
+        let mut place = LimitedDevice::raise(self.way, run)?;
         place.start_daemon()?;
         place.prepare(self.kind)?;
         let mut outcome = Outcome::default();
@@ -189,7 +189,7 @@ impl Cell {
     }
 
     /// When it was, by the clock of the receivers; the transfer runs when this returns.
-    fn set_limit(self, place: &mut Place, run: &Run, outcome: &mut Outcome) -> Result<u64> {
+    fn set_limit(self, place: &mut LimitedDevice, run: &Run, outcome: &mut Outcome) -> Result<u64> {
         if self.moment == Moment::During {
             run.progress.tick("free");
             place.begin_transfer()?;
@@ -209,7 +209,7 @@ impl Cell {
     }
 
     /// What each view says beside what the receiver reads meanwhile; gives back when it was over.
-    fn show(self, place: &mut Place, run: &Run, outcome: &mut Outcome) -> Result<u64> {
+    fn show(self, place: &mut LimitedDevice, run: &Run, outcome: &mut Outcome) -> Result<u64> {
         run.progress.tick("limited");
         place.web = Some(Web::start(&place.device)?);
         pause(SETTLE_S)?;
@@ -229,7 +229,7 @@ impl Cell {
         Ok(to_ns)
     }
 
-    fn start_daemon_again(self, place: &mut Place, run: &Run, outcome: &mut Outcome) -> Result<()> {
+    fn start_daemon_again(self, place: &mut LimitedDevice, run: &Run, outcome: &mut Outcome) -> Result<()> {
         run.progress.tick("started again");
         match self.moment {
             Moment::Before => place.stop_daemon()?,
@@ -250,7 +250,7 @@ impl Cell {
         Ok(())
     }
 
-    fn end(self, place: &mut Place, run: &Run, outcome: &mut Outcome) -> Result<()> {
+    fn end(self, place: &mut LimitedDevice, run: &Run, outcome: &mut Outcome) -> Result<()> {
         run.progress.tick("its end");
         if self.moment == Moment::Before {
             note(outcome, run, "clear", &place.clear()?.0);
@@ -261,7 +261,7 @@ impl Cell {
         }
         place.end_target();
         // A rule is no target: it ends where it is taken out.
-        if self.kind == Kind::UserByRule {
+        if self.kind == TargetKind::UserByRule {
             place.write_rule(None)?;
         }
         let ends_s = place.limits_end_s()?;
@@ -272,11 +272,11 @@ impl Cell {
 }
 
 /// A user whose process root has limited raises the limit, clears it, and sets a higher one for what is closer.
-fn user_lifts(way: Way, seconds: f64, run: &Run) -> Result<Outcome> {
-    let option = if way == Way::Up { "--up" } else { "--down" };
-    let mut place = Place::raise(way, run)?;
+fn user_lifts(way: Direction, seconds: f64, run: &Run) -> Result<Outcome> {
+    let option = if way == Direction::Up { "--up" } else { "--down" };
+    let mut place = LimitedDevice::raise(way, run)?;
     place.start_daemon()?;
-    place.prepare(Kind::UsersProcess)?;
+    place.prepare(TargetKind::UsersProcess)?;
     place.begin_transfer()?;
     place.wait_until_transferring()?;
     place.limit(LIMIT_MBIT)?;
@@ -302,10 +302,10 @@ fn user_lifts(way: Way, seconds: f64, run: &Run) -> Result<Outcome> {
 }
 
 /// What the metrics count of a limit, as Prometheus would ask: over most of a minute, since the daemon counts once a second.
-fn counted(way: Way, run: &Run) -> Result<Outcome> {
-    let mut place = Place::raise(way, run)?;
+fn counted(way: Direction, run: &Run) -> Result<Outcome> {
+    let mut place = LimitedDevice::raise(way, run)?;
     place.start_daemon()?;
-    place.prepare(Kind::Process)?;
+    place.prepare(TargetKind::Process)?;
     place.limit(LIMIT_MBIT)?;
     place.begin_transfer()?;
     place.wait_until_transferring()?;

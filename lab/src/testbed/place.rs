@@ -25,7 +25,7 @@ pub enum Topology {
     /// One device behind a narrow uplink.
     Uplink(Shape),
     /// A sender with this queue and a receiver; the wire is as fast as the machine, and `link` models a slower one.
-    Wire { rate_mbit: u64, queue: wire::Queue },
+    Wire { rate_mbit: u64, queue: wire::WireQueue },
 }
 
 /// Fields are dropped in this order: processes before their namespace.
@@ -57,7 +57,7 @@ impl Topology {
             Topology::Uplink(shape) => {
                 let uplink = Uplink::raise(shape)?;
                 let configuration = match shape.queue {
-                    uplink::Queue::Giveway { gate, short } => Some(json!({
+                    uplink::UplinkQueue::Giveway { gate, short } => Some(json!({
                         "cap": {"policy": "none"},
                         "link": {"rate_mbit": shape.up_kbit as f64 / 1e3, "driver_bytes": shape.driver_bytes},
                         "queue": {"gate": gate, "short_segments": short},
@@ -73,11 +73,11 @@ impl Topology {
             Topology::Wire { rate_mbit, queue } => {
                 let wire = Wire::create()?;
                 let configuration = match queue {
-                    wire::Queue::Kernel { lines, .. } => {
+                    wire::WireQueue::Kernel { lines, .. } => {
                         wire.set_queue(lines)?;
                         None
                     }
-                    wire::Queue::Giveway { admission } => Some(queue_configuration(*rate_mbit, *admission)),
+                    wire::WireQueue::Giveway { admission } => Some(queue_configuration(*rate_mbit, *admission)),
                 };
                 beside_daemon(&wire.sender, configuration, run, || {
                     act(&mut Place::of(Network::Wire(&wire)))

@@ -18,7 +18,7 @@ use crate::role::{Role, answer_each};
 
 /// Bytes by `tcp:22`, `udp:53`, `ip:PROTOCOL` for IP without ports, or `ether:TYPE` for anything else; with ` dscp N` behind
 /// it where the packets are marked.
-pub type Counts = BTreeMap<String, u64>;
+pub type ByteCounts = BTreeMap<String, u64>;
 
 /// IP headers of this size have no options.
 const LEAST_HEADER: usize = 20;
@@ -30,22 +30,22 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-pub struct Arrivals(Role);
+pub struct ArrivalCounter(Role);
 
-impl Arrivals {
+impl ArrivalCounter {
     /// Counts from its return on.
     pub fn count(at: &Namespace) -> Result<Self> {
         Role::start(at, "arrivals", &()).map(Self)
     }
 
     /// Since the start.
-    pub fn read(&mut self) -> Result<Counts> {
+    pub fn read(&mut self) -> Result<ByteCounts> {
         self.0.ask("")
     }
 }
 
 /// All that went to a port, say, whatever its mark.
-pub fn of(counts: &Counts, kind: &str) -> u64 {
+pub fn of(counts: &ByteCounts, kind: &str) -> u64 {
     let is_it = |of: &str| {
         of.strip_prefix(kind)
             .is_some_and(|mark| mark.is_empty() || mark.starts_with(' '))
@@ -59,7 +59,7 @@ pub fn run(_description: &str) -> Result<()> {
     let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(protocol)).context("cannot see packets")?;
     // What it has no room for would not be counted.
     socket.set_recv_buffer_size(32 << 20).context("no room for packets")?;
-    let counts = Arc::new(Mutex::new(Counts::new()));
+    let counts = Arc::new(Mutex::new(ByteCounts::new()));
     let counted = counts.clone();
     thread::spawn(move || {
         let mut head = [0; HEAD];

@@ -26,33 +26,33 @@ const UNSENT_LIMIT_BYTES: u32 = 64 * 1024;
 
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-struct Said {
+struct SourceAnswer {
     t_ns: u64,
     cookie: u64,
 }
 
 /// A source in a station's namespace, connected, as the lab holds it.
-pub struct Source {
+pub struct TcpSource {
     role: Role,
     /// The kernel's name for its socket.
     pub cookie: u64,
 }
 
-impl Source {
+impl TcpSource {
     pub fn connect(station: &Namespace) -> Result<Self> {
         let mut role = Role::spawn(station, "source", &SERVER_ADDRESS)?;
-        let Said { cookie, .. } = role.answer()?;
+        let SourceAnswer { cookie, .. } = role.answer()?;
         Ok(Self { role, cookie })
     }
 
     /// Begins to write without end; gives back the time of the first write.
     pub fn start(&mut self) -> Result<u64> {
-        Ok(self.role.ask::<Said>("start")?.t_ns)
+        Ok(self.role.ask::<SourceAnswer>("start")?.t_ns)
     }
 
     /// Stops writing; gives back the time at which nothing was left unsent.
     pub fn stop(&mut self) -> Result<u64> {
-        Ok(self.role.ask::<Said>("stop")?.t_ns)
+        Ok(self.role.ask::<SourceAnswer>("stop")?.t_ns)
     }
 
     /// SIGKILL; the socket goes with a reset, so that no unsent data lives on.
@@ -124,7 +124,7 @@ fn write_until_input(socket: &mut TcpStream) -> Result<()> {
 }
 
 fn say(t_ns: u64, cookie: u64) -> Result<()> {
-    println!("{}", serde_json::to_string(&Said { t_ns, cookie })?);
+    println!("{}", serde_json::to_string(&SourceAnswer { t_ns, cookie })?);
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use giveway_engine::status::Status;
 use serde_json::{Value, json};
 
-use super::abuser::{Abuser, Description, GRANTED_UID};
+use super::abuser::{Abuser, AbuserOptions, GRANTED_UID};
 use crate::air::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::answers;
@@ -23,7 +23,7 @@ use crate::outcome::Outcome;
 use crate::role::Role;
 use crate::traffic::realtime::flood::{self, Flood};
 use crate::traffic::realtime::monotonic_ns;
-use crate::traffic::realtime::sender::{Counts, Flow};
+use crate::traffic::realtime::sender::{DeadlineFlow, SenderCounts};
 
 const RATE_MBIT: u64 = 100;
 /// 16 of the 80 Mbit/s that are for deadlines: less than half of what one of two users may have.
@@ -77,13 +77,13 @@ impl Abuse {
 
         let spent = Spent::by(daemons.first())?;
         let first = Instant::now() + Duration::from_millis(500);
-        let flow = Flow {
+        let flow = DeadlineFlow {
             packets,
             burst: BURST,
             every_ns: EVERY_US * 1_000,
             first_ns: monotonic_ns()? + 500_000_000,
             deadline_us: (DEADLINE_US, DEADLINE_US),
-            ..Flow::default()
+            ..DeadlineFlow::default()
         };
         let honest = Role::spawn(&wire.sender, "realtime-sender", &flow)?;
         pause_until(first)?;
@@ -98,7 +98,7 @@ impl Abuse {
             fifo: Some(SERVICE_PRIORITY),
         };
         let service = jitter::measure(&wire.sender, &timers, &run.file("-service.json"))?;
-        let counts: Counts = honest.finish()?;
+        let counts: SenderCounts = honest.finish()?;
         let (after, ended_ns) = (link.passed()?, monotonic_ns()?);
 
         let mut outcome = Outcome::default();
@@ -171,7 +171,7 @@ impl Abuse {
         } else {
             &wire.receiver
         };
-        let description = Description {
+        let description = AbuserOptions {
             abuser: self.abuser,
             has_giveway: self.has_giveway,
             control: format!("/run/giveway/netns-{}/control", wire.sender.number()?),

@@ -75,7 +75,7 @@ impl Chain {
         }
         let link = |end| Link::load(end, RATE_MBIT * 125_000, 1, self.requests);
         let (there, back) = (link(&wire.sender)?, link(&wire.receiver)?);
-        let service = service::Description {
+        let service = service::ServiceOptions {
             work_ns: WORK_US * 1_000,
             priority: self.parts.priority.then_some(HANDLER_PRIORITY),
             requests: self.requests,
@@ -83,7 +83,7 @@ impl Chain {
         let service = Role::start(&wire.receiver, "realtime-service", &service)?;
         let load = load::start(&LOADS, &mut Place::of(Network::Wire(&wire)), run)?;
         let first = Instant::now() + HEAD_START;
-        let requests = requests::Description {
+        let requests = requests::ClientOptions {
             requests: self.requests,
             first_ns: monotonic_ns()? + HEAD_START.as_nanos() as u64,
             every_ns: EVERY_US * 1_000,

@@ -9,14 +9,15 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::flows::{Flows, Received, Way, start_far};
-use super::place::{Place, configuration};
+use super::flows::{Flows, ReceivedPackets, start_far};
+use super::place::{LoadedDevice, configuration};
 use crate::experiment::{Run, pause};
 use crate::giveway::{self, Daemon, answers};
 use crate::interrupt::{wait_for, wait_until};
 use crate::meter::{Meter, resident_mb};
 use crate::outcome::Outcome;
 use crate::role::Role;
+use crate::traffic::Direction;
 use crate::uplink::PACKET_BYTES;
 
 const FIRST_PORT: u16 = 5_800;
@@ -41,7 +42,7 @@ pub struct Many {
 /// A program under a limit.
 struct Active {
     port: u16,
-    way: Way,
+    way: Direction,
     mbit: f64,
     program: Role,
 }
@@ -49,7 +50,7 @@ struct Active {
 /// What a limit let pass, as the receiving socket counted it.
 #[derive(Serialize)]
 struct Passed {
-    way: Way,
+    way: Direction,
     limit_mbit: f64,
     of_limit: f64,
 }
@@ -57,7 +58,7 @@ struct Passed {
 impl Many {
     pub fn run(self, run: &Run) -> Result<Outcome> {
         ensure!(self.active <= self.limits, "more programs than limits");
-        let place = Place::raise()?;
+        let place = LoadedDevice::raise()?;
         let device = &place.device;
         let ports: Vec<_> = (0..self.active).map(|n| (port_of(n), Some(way_of(n)))).collect();
         let mut far = start_far(&place.peer, &ports)?;
@@ -85,7 +86,7 @@ impl Many {
     }
 
     /// From the request to read the rules until both directions have all limits.
-    fn put_up(&self, place: &Place, rules: &Rules, run: &Run, outcome: &mut Outcome) -> Result<()> {
+    fn put_up(&self, place: &LoadedDevice, rules: &Rules, run: &Run, outcome: &mut Outcome) -> Result<()> {
         rules.write(&self.rules())?;
         let began = Instant::now();
         answers::reload(&place.device)?;
@@ -119,7 +120,7 @@ impl Many {
         (least * (most / least).powf(part) * 1e3).round() / 1e3
     }
 
-    fn send(&self, place: &Place, far: &mut Role) -> Result<Vec<Passed>> {
+    fn send(&self, place: &LoadedDevice, far: &mut Role) -> Result<Vec<Passed>> {
         let start = |n| {
             let (port, way) = (port_of(n), way_of(n));
             let flows = Flows {
@@ -160,10 +161,10 @@ impl Active {
 
 /// Packets of each, and when they were counted: what is sent, at the far end.
 fn count(active: &mut [Active], far: &mut Role) -> Result<Vec<(Instant, u64)>> {
-    let (at, at_far): (_, Received) = (Instant::now(), far.ask("")?);
+    let (at, at_far): (_, ReceivedPackets) = (Instant::now(), far.ask("")?);
     let of = |active: &mut Active| match active.way {
-        Way::Up => Ok((at, at_far.get(&active.port).copied().unwrap_or_default())),
-        Way::Down => Ok((Instant::now(), active.program.ask("")?)),
+        Direction::Up => Ok((at, at_far.get(&active.port).copied().unwrap_or_default())),
+        Direction::Down => Ok((Instant::now(), active.program.ask("")?)),
     };
     active.iter_mut().map(of).collect()
 }
@@ -198,8 +199,8 @@ fn port_of(n: u64) -> u16 {
     FIRST_PORT + n as u16
 }
 
-fn way_of(n: u64) -> Way {
-    Way::BOTH[n as usize % 2]
+fn way_of(n: u64) -> Direction {
+    Direction::BOTH[n as usize % 2]
 }
 
 fn idle_rule(n: u64) -> Value {
@@ -220,12 +221,12 @@ fn with_limit(mut rule: Value, mbit: f64) -> Value {
 }
 
 /// How many limits are in force for what is sent, and for what arrives.
-fn held(place: &Place) -> Result<[usize; 2]> {
+fn held(place: &LoadedDevice) -> Result<[usize; 2]> {
     let network = answers::status(&place.device)?.network;
     Ok([network.uploads, network.downloads].map(|view| if view.links.is_empty() { 0 } else { view.limits.len() }))
 }
 
-fn take_down(place: &Place, rules: &Rules, run: &Run, outcome: &mut Outcome) -> Result<()> {
+fn take_down(place: &LoadedDevice, rules: &Rules, run: &Run, outcome: &mut Outcome) -> Result<()> {
     rules.write(&[])?;
     let began = Instant::now();
     answers::reload(&place.device)?;
@@ -239,7 +240,7 @@ fn take_down(place: &Place, rules: &Rules, run: &Run, outcome: &mut Outcome) -> 
 }
 
 fn tell_passed(outcome: &mut Outcome, point: &str, passed: &[Passed]) {
-    for (way, name) in [(Way::Up, "up"), (Way::Down, "down")] {
+    for (way, name) in [(Direction::Up, "up"), (Direction::Down, "down")] {
         let of_limit: Vec<_> = passed
             .iter()
             .filter(|passed| passed.way == way)

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 
-use super::flows::{Flows, Way, start_far};
-use super::place::{Attached, Period, Place, Spent, configuration};
+use super::flows::{Flows, start_far};
+use super::place::{Attached, LoadedDevice, UsageInterval, UsageTotals, configuration};
 use crate::bpf_objects::{Nothing, enable_statistics};
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
@@ -17,6 +17,7 @@ use crate::interrupt::{wait_for, wait_until};
 use crate::outcome::Outcome;
 use crate::role::Role;
 use crate::statistics::percentile;
+use crate::traffic::Direction;
 
 const PORT: u16 = 5_701;
 const SILENT_PORT: u16 = 5_702;
@@ -30,7 +31,7 @@ const SETTLE_S: f64 = 0.1;
 
 #[derive(Clone, Copy)]
 pub struct Passing {
-    pub way: Way,
+    pub way: Direction,
     pub gro: bool,
     pub connections: usize,
     /// Of both states; 0: their programs are measured alone.
@@ -39,12 +40,12 @@ pub struct Passing {
 }
 
 #[derive(Clone, Copy, Eq, PartialEq)]
-pub enum State {
+pub enum LimitState {
     NoLimit,
     OneLimit,
 }
 
-impl State {
+impl LimitState {
     pub const ALL: [Self; 2] = [Self::NoLimit, Self::OneLimit];
 
     pub fn name(self) -> &'static str {
@@ -56,12 +57,12 @@ impl State {
 }
 
 /// The device under load.
-struct Load<'a> {
-    place: &'a Place,
+struct LoadedPlace<'a> {
+    place: &'a LoadedDevice,
     daemon: &'a Daemon,
     silent: &'a Role,
     passing: Passing,
-    state: State,
+    state: LimitState,
     /// How often the daemon did not answer in time.
     unanswered: Cell<u32>,
 }
@@ -75,7 +76,7 @@ struct Round {
 
 impl Passing {
     pub fn run(self, run: &Run) -> Result<Outcome> {
-        let place = Place::raise()?;
+        let place = LoadedDevice::raise()?;
         place.set_offloads(self.way, self.gro)?;
         let _far = start_far(&place.peer, &[(PORT, Some(self.way)), (SILENT_PORT, None)])?;
         let mut daemon = Daemon::raise(&place.device, &configuration(), &run.file(""))?;
@@ -83,12 +84,12 @@ impl Passing {
         let silent = start(SILENT_PORT, 1, None)?;
         let _flows = start(PORT, self.connections, Some(self.way))?;
         pause(BEGIN_S)?;
-        let mut load = Load {
+        let mut load = LoadedPlace {
             place: &place,
             daemon: &daemon,
             silent: &silent,
             passing: self,
-            state: State::NoLimit,
+            state: LimitState::NoLimit,
             unanswered: Cell::new(0),
         };
         let mut outcome = Outcome::default();
@@ -100,7 +101,7 @@ impl Passing {
     }
 }
 
-impl Load<'_> {
+impl LoadedPlace<'_> {
     /// In each round the state that the round before has ended with comes first.
     fn compare(&mut self, run: &Run, outcome: &mut Outcome) -> Result<()> {
         let mut rounds = Vec::new();
@@ -114,7 +115,7 @@ impl Load<'_> {
             .iter()
             .map(|round| round.one_limit_mbit / round.no_limit_mbit)
             .collect();
-        for state in State::ALL {
+        for state in LimitState::ALL {
             let mbit: Vec<_> = rounds.iter().map(|round| round.of(state)).collect();
             let point = format!("{}/{}", run.name, state.name());
             outcome.set(&point, "mbit", percentile(&mbit, 50.0));
@@ -125,15 +126,15 @@ impl Load<'_> {
 
     fn round(&mut self) -> Result<Round> {
         let first = self.state;
-        let other = if first == State::NoLimit {
-            State::OneLimit
+        let other = if first == LimitState::NoLimit {
+            LimitState::OneLimit
         } else {
-            State::NoLimit
+            LimitState::NoLimit
         };
         let [of_first, of_other] = [self.mbit_in(first)?, self.mbit_in(other)?];
         let (no_limit_mbit, one_limit_mbit) = match first {
-            State::NoLimit => (of_first, of_other),
-            State::OneLimit => (of_other, of_first),
+            LimitState::NoLimit => (of_first, of_other),
+            LimitState::OneLimit => (of_other, of_first),
         };
         Ok(Round {
             no_limit_mbit,
@@ -141,20 +142,20 @@ impl Load<'_> {
         })
     }
 
-    fn mbit_in(&mut self, state: State) -> Result<f64> {
+    fn mbit_in(&mut self, state: LimitState) -> Result<f64> {
         self.switch(state)?;
         Ok(self.period()?.mbit())
     }
 
-    fn period(&self) -> Result<Period> {
-        let before = Spent::read(self.daemon, self.passing.way)?;
+    fn period(&self) -> Result<UsageInterval> {
+        let before = UsageTotals::read(self.daemon, self.passing.way)?;
         pause(self.passing.window_s)?;
-        Ok(Spent::read(self.daemon, self.passing.way)?.since(&before))
+        Ok(UsageTotals::read(self.daemon, self.passing.way)?.since(&before))
     }
 
     /// What the programs take in each state, apart from the rounds: the kernel's counting costs something itself.
     fn measure_programs(&mut self, run: &Run, outcome: &mut Outcome) -> Result<()> {
-        for state in State::ALL {
+        for state in LimitState::ALL {
             run.progress.tick(&format!("programs, {}", state.name()));
             self.switch(state)?;
             let _statistics = enable_statistics()?;
@@ -183,11 +184,11 @@ impl Load<'_> {
         })
     }
 
-    fn switch(&mut self, state: State) -> Result<()> {
+    fn switch(&mut self, state: LimitState) -> Result<()> {
         if state == self.state {
             return Ok(());
         }
-        let is_limited = state == State::OneLimit;
+        let is_limited = state == LimitState::OneLimit;
         let kbit = is_limited.then_some(LIMIT_KBIT);
         let device = &self.place.device;
         self.insist("the limit to be taken", || {
@@ -204,15 +205,15 @@ impl Load<'_> {
 }
 
 impl Round {
-    fn of(self, state: State) -> f64 {
+    fn of(self, state: LimitState) -> f64 {
         match state {
-            State::NoLimit => self.no_limit_mbit,
-            State::OneLimit => self.one_limit_mbit,
+            LimitState::NoLimit => self.no_limit_mbit,
+            LimitState::OneLimit => self.one_limit_mbit,
         }
     }
 }
 
-fn tell(outcome: &mut Outcome, point: &str, period: &Period, clock_ns: f64) {
+fn tell(outcome: &mut Outcome, point: &str, period: &UsageInterval, clock_ns: f64) {
     outcome.set(point, "clock_ns", clock_ns);
     outcome.set(point, "limits_ns_per_packet", period.limits_ns_per_packet(clock_ns));
     outcome.set(point, "limits_runs_per_packet", period.limits_runs_per_packet());

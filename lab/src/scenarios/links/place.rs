@@ -17,7 +17,7 @@ use crate::namespace::Namespace;
 use crate::network::{End, add_pair};
 use crate::role::Role;
 use crate::scenarios::reach::sender::Offer;
-use crate::traffic::arrivals::{self, Arrivals};
+use crate::traffic::arrivals::{self, ArrivalCounter};
 
 pub const DEVICES: [&str; 2] = [STATION_DEVICE, "wwan0"];
 pub const NEAR: [&str; 2] = ["10.81.1.1", "10.81.2.1"];
@@ -37,16 +37,16 @@ const WINDOW_S: f64 = 0.2;
 const WINDOWS: usize = 3;
 
 /// Fields go in this order: what runs, then where it runs.
-pub struct Place {
+pub struct MultihomedDevice {
     senders: Vec<Role>,
     daemon: Option<Daemon>,
-    arrivals: [Arrivals; 2],
+    arrivals: [ArrivalCounter; 2],
     pub device: Namespace,
     _far: [Namespace; 2],
     log: PathBuf,
 }
 
-impl Place {
+impl MultihomedDevice {
     pub fn raise(run: &Run) -> Result<Self> {
         Self::with(run, NEAR, FAR, 24, SERVER)
     }
@@ -76,7 +76,7 @@ impl Place {
         Ok(Self {
             senders: Vec::new(),
             daemon: None,
-            arrivals: [Arrivals::count(&ends[0])?, Arrivals::count(&ends[1])?],
+            arrivals: [ArrivalCounter::count(&ends[0])?, ArrivalCounter::count(&ends[1])?],
             device,
             _far: ends,
             log: run.file(""),

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::{Air, Case};
-use crate::access_point::{Background, Cap, Managed};
+use super::{Case, Conditions};
+use crate::access_point::{BackgroundPolicy, Cap, Managed};
 use crate::cell::{Cell, SERVER_ADDRESS};
 use crate::experiment::Run;
 use crate::giveway::answers::caps_in_force;
@@ -17,7 +17,7 @@ use crate::outcome::{Curve, Outcome};
 use crate::role::Role;
 use crate::scenario::{Check, Relation, Trace};
 use crate::statistics::mean;
-use crate::traffic::application::{Kind, SAMPLE_EVERY, Sent, prepare, start_sink};
+use crate::traffic::application::{ApplicationKind, SAMPLE_EVERY, UploadReport, prepare, start_sink};
 use playout::play;
 
 /// The first station streams, the other three transfer.
@@ -25,7 +25,7 @@ const STREAMS: usize = 1;
 const PHOTOS: u64 = 10;
 const PHOTO_BYTES: u64 = 12_000_000;
 /// 2.5 Mbit/s.
-const STREAM: Kind = Kind::Stream {
+const STREAM: ApplicationKind = ApplicationKind::Stream {
     frame_bytes: 12_500,
     every_ms: 40,
 };
@@ -39,7 +39,7 @@ const CAPS_READ_AFTER: Duration = Duration::from_millis(1_500);
 struct Programs {
     /// Points are below this name.
     point: String,
-    kinds: Vec<(&'static str, Kind)>,
+    kinds: Vec<(&'static str, ApplicationKind)>,
     /// Of streams that run alone; else they end with the last transfer.
     stream_s: f64,
 }
@@ -50,7 +50,7 @@ struct Mix {
     name: &'static str,
     managed: Managed,
     giveway: Option<Cap>,
-    background: Option<Background>,
+    background: Option<BackgroundPolicy>,
 }
 
 fn mixes(rtt_ms: u64) -> [Mix; 6] {
@@ -61,7 +61,7 @@ fn mixes(rtt_ms: u64) -> [Mix; 6] {
         giveway,
         background,
     };
-    let background = |is_slowed| Background {
+    let background = |is_slowed| BackgroundPolicy {
         is_marked: true,
         is_slowed,
     };
@@ -83,12 +83,12 @@ fn mixes(rtt_ms: u64) -> [Mix; 6] {
     ]
 }
 
-pub fn variants(air: &Air) -> Vec<Case> {
-    let transfer = Kind::Files {
+pub fn variants(air: &Conditions) -> Vec<Case> {
+    let transfer = ApplicationKind::Files {
         count: 1,
         bytes: air.parameters.count("file_kb") * 1_000,
     };
-    let photos = Kind::Files {
+    let photos = ApplicationKind::Files {
         count: PHOTOS,
         bytes: PHOTO_BYTES,
     };
@@ -121,7 +121,7 @@ pub fn variants(air: &Air) -> Vec<Case> {
 }
 
 /// The stream as good as alone, and the last transfer hardly later than without any control.
-pub fn better_than_both_trades(air: &Air) -> Vec<Check> {
+pub fn better_than_both_trades(air: &Conditions) -> Vec<Check> {
     let (ours, alone) = (air.name("giveway") + "/stream", air.name("alone/stream"));
     let stream = |metric: &'static str| {
         let check = format!("{ours} {metric} - alone");
@@ -138,9 +138,9 @@ pub fn better_than_both_trades(air: &Air) -> Vec<Check> {
 
 impl Programs {
     fn estimated_s(&self) -> f64 {
-        let bytes = |(_, kind): &(_, Kind)| match kind {
-            Kind::Files { count, bytes } => count * bytes,
-            Kind::Stream { .. } => 0,
+        let bytes = |(_, kind): &(_, ApplicationKind)| match kind {
+            ApplicationKind::Files { count, bytes } => count * bytes,
+            ApplicationKind::Stream { .. } => 0,
         };
         let bytes: u64 = self.kinds.iter().map(bytes).sum();
         // As fast as the air is.
@@ -166,7 +166,7 @@ fn run_all(programs: &Programs, cell: &mut Cell, run: &Run) -> Result<Outcome> {
     roles.iter_mut().try_for_each(|role| role.tell("start"))?;
     let caps = read_caps(cell, begun)?;
     wait_until_done(programs, &roles, begun, run)?;
-    let sent: Vec<Sent> = roles.into_iter().map(Role::finish).collect::<Result<_>>()?;
+    let sent: Vec<UploadReport> = roles.into_iter().map(Role::finish).collect::<Result<_>>()?;
     let mut outcome = Outcome::default();
     outcome.set(&programs.point, "cap_segments", caps);
     outcome.set(
@@ -216,7 +216,7 @@ fn read_caps(cell: &Cell, begun: Instant) -> Result<Option<f64>> {
 fn wait_until_done(programs: &Programs, roles: &[Role], begun: Instant, run: &Run) -> Result<()> {
     let mut transfers = Vec::new();
     for (role, (_, kind)) in roles.iter().zip(&programs.kinds) {
-        if matches!(kind, Kind::Files { .. }) {
+        if matches!(kind, ApplicationKind::Files { .. }) {
             transfers.push(role);
         }
     }
@@ -236,7 +236,7 @@ fn wait_until_done(programs: &Programs, roles: &[Role], begun: Instant, run: &Ru
 }
 
 /// For how long a program was kept from looking at its socket: the machine was busy with something else.
-fn longest_pause_ms(sent: &Sent) -> Option<f64> {
+fn longest_pause_ms(sent: &UploadReport) -> Option<f64> {
     let pauses = sent
         .samples
         .windows(2)
@@ -245,7 +245,7 @@ fn longest_pause_ms(sent: &Sent) -> Option<f64> {
     Some(longest_ms - SAMPLE_EVERY.as_secs_f64() * 1e3)
 }
 
-fn tell(outcome: &mut Outcome, programs: &Programs, (what, kind): (&str, Kind), sent: &Sent) {
+fn tell(outcome: &mut Outcome, programs: &Programs, (what, kind): (&str, ApplicationKind), sent: &UploadReport) {
     let point = match programs.kinds.len() {
         1 => programs.point.clone(),
         _ => format!("{}/{what}", programs.point),
@@ -259,7 +259,7 @@ fn tell(outcome: &mut Outcome, programs: &Programs, (what, kind): (&str, Kind), 
     outcome.percentiles(&point, "cwnd_*", &cwnds, &[50, 95, 100]);
     outcome.percentiles(&point, "rtt_*_ms", &rtts, &[50, 99]);
     match kind {
-        Kind::Files { .. } => {
+        ApplicationKind::Files { .. } => {
             let took_s = sent.completion_s();
             outcome.set(&point, "completion_s", took_s);
             // Of the mix, that of the last.
@@ -273,7 +273,7 @@ fn tell(outcome: &mut Outcome, programs: &Programs, (what, kind): (&str, Kind), 
                 took_s.map(|took_s| took_s.max(last_s.unwrap_or(0.0))),
             );
         }
-        Kind::Stream { frame_bytes, .. } => {
+        ApplicationKind::Stream { frame_bytes, .. } => {
             let playout = play(&sent.parts, BUFFER_MS * 1_000_000);
             let delays = sent
                 .parts

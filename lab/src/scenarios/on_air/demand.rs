@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 
-use super::{Air, Case};
+use super::{Case, Conditions};
 use crate::cell::Cell;
 use crate::experiment::{Run, pause};
 use crate::outcome::Outcome;
@@ -15,7 +15,7 @@ pub const LITTLE_MBIT: f64 = 0.5;
 const USED: f64 = 0.97;
 const HAS: f64 = 0.9;
 
-pub fn case(air: &Air, case: Case) -> Case {
+pub fn case(air: &Conditions, case: Case) -> Case {
     let (warmup_s, seconds) = (air.seconds("warmup_s"), air.seconds("seconds"));
     let demand = Demand {
         falls_s: warmup_s,

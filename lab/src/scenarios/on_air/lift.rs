@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::{Air, Case};
+use super::{Case, Conditions};
 use crate::access_point::Cap;
 use crate::cell::{Cell, connections};
 use crate::experiment::Run;
@@ -22,7 +22,7 @@ const HELD_S: f64 = 10.0;
 /// never had a cap differed by up to 7.8 in the control (ten windows of 5 s): this is a quarter of that.
 pub const TOLERATED_EXCESS: f64 = 2.0;
 
-pub fn case(air: &Air, name: &str, cap_segments: Option<u64>) -> Case {
+pub fn case(air: &Conditions, name: &str, cap_segments: Option<u64>) -> Case {
     let lift = Lift {
         repetitions: air.parameters.count("lifts"),
         cap_segments,

@@ -300,7 +300,7 @@ pub const ROWS: &[Scenario] = &[
 ];
 
 /// Just below the collapse of `arf-classic` in model time is above it live: no number is true there.
-fn told(air: &super::Air) -> Option<Cap> {
+fn told(air: &super::Conditions) -> Option<Cap> {
     best_cap(air).filter(|_| air.medium != ARF_CLASSIC)
 }
 

@@ -12,7 +12,7 @@ use super::modem_queue::start_queue;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::Guest;
-use crate::modem::{FAR_ADDRESS, LEAST_MBIT, Link, Modem};
+use crate::modem::{FAR_ADDRESS, LEAST_MBIT, Modem, ModemLink};
 use crate::outcome::{Curve, Outcome};
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Relation, Trace, Variant};
@@ -27,11 +27,11 @@ use crate::uplink::PACKET_BYTES;
 const GUEST: Guest = Guest::VIRTUAL;
 const UPLOAD: u16 = 5_501;
 const RTT_MS: u64 = 100;
-const LINKS: [(&str, Link); 4] = [
-    ("1", Link::Steady(1.0)),
-    ("10", Link::Steady(10.0)),
-    ("50", Link::Steady(50.0)),
-    ("trace", Link::Trace),
+const LINKS: [(&str, ModemLink); 4] = [
+    ("1", ModemLink::Steady(1.0)),
+    ("10", ModemLink::Steady(10.0)),
+    ("50", ModemLink::Steady(50.0)),
+    ("trace", ModemLink::Trace),
 ];
 /// Of the truth, what `below` is told.
 const A_LITTLE_BELOW: f64 = 0.98;
@@ -73,7 +73,7 @@ const METHODS: [(&str, Method); 6] = [
 #[derive(Clone, Copy)]
 struct Trial {
     method: Method,
-    link: Link,
+    link: ModemLink,
     udp_mbit: Option<f64>,
     warmup_s: f64,
     seconds: f64,
@@ -93,12 +93,12 @@ pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
     };
     let mut variants = Vec::new();
     for (link_name, link) in LINKS {
-        let makes_sense = |method| method != Method::Below || link != Link::Trace;
+        let makes_sense = |method| method != Method::Below || link != ModemLink::Trace;
         for (name, method) in METHODS.into_iter().filter(|(_, method)| makes_sense(*method)) {
             variants.push(variant(format!("{name}/{link_name}"), method, link, None));
         }
     }
-    let ten = Link::Steady(10.0);
+    let ten = ModemLink::Steady(10.0);
     variants.push(variant(BESIDE_UDP.into(), Method::Auto, ten, Some(UDP_MBIT)));
     variants.push(Variant::new(IDLE, Some(GUEST), seconds, move |run| idle(run, seconds)));
     Ok(variants)
@@ -119,14 +119,14 @@ pub fn bounds() -> Vec<Check> {
     checks
 }
 
-fn checks_on(name: &str, link: Link) -> Vec<Check> {
+fn checks_on(name: &str, link: ModemLink) -> Vec<Check> {
     let [auto, fixed, below, plain] = [AUTO, "fixed", "below", "plain"].map(|method| format!("{method}/{name}"));
     let ratio =
         |over: &str, metric, holds| Check::ratio(format!("{auto} {metric} / {over}"), &auto, over, metric, holds);
     // All but the probes.
     let known = Check::metric(&auto, "known_as_tcp_percent", Relation::AtLeast(90.0)).always();
     let mut checks: Vec<Check> = match link {
-        Link::Steady(mbit) => {
+        ModemLink::Steady(mbit) => {
             let two_packets_ms = 2.0 * PACKET_BYTES as f64 * 8.0 / (mbit * 1e3);
             let later = |over: &str, metric| {
                 let holds = Relation::AtMost(two_packets_ms.max(10.0));
@@ -141,7 +141,7 @@ fn checks_on(name: &str, link: Link) -> Vec<Check> {
             };
             [fixed, below].iter().flat_map(beside).collect()
         }
-        Link::Trace | Link::Steps(_) => vec![
+        ModemLink::Trace | ModemLink::Steps(_) => vec![
             ratio(&plain, "goodput_mbit", Relation::AtLeast(0.85)),
             ratio(&plain, "rtt_p95_ms", Relation::AtMost(0.25)),
             ratio(&plain, "probe_p95_ms", Relation::AtMost(0.25)),
@@ -155,9 +155,9 @@ fn checks_on(name: &str, link: Link) -> Vec<Check> {
 fn start_daemon(modem: &Modem, trial: Trial, run: &Run) -> Result<Option<Daemon>> {
     let rate = match (trial.method, trial.link) {
         (Method::Auto, _) => json!("auto"),
-        (Method::Fixed, Link::Steady(mbit)) => json!(mbit),
-        (Method::Below, Link::Steady(mbit)) => json!(A_LITTLE_BELOW * mbit),
-        (Method::Fixed, Link::Trace) => json!(LEAST_MBIT),
+        (Method::Fixed, ModemLink::Steady(mbit)) => json!(mbit),
+        (Method::Below, ModemLink::Steady(mbit)) => json!(A_LITTLE_BELOW * mbit),
+        (Method::Fixed, ModemLink::Trace) => json!(LEAST_MBIT),
         _ => return Ok(None),
     };
     start_queue(modem, rate, run).map(Some)
@@ -257,7 +257,7 @@ fn known_as_tcp_percent(counters: &QueueCounters) -> Option<f64> {
 
 /// Where nobody sends, giveway neither sends nor changes anything.
 fn idle(run: &Run, seconds: f64) -> Result<Outcome> {
-    let modem = Modem::raise(None, RTT_MS, Link::Steady(10.0), (run.seed, seconds))?;
+    let modem = Modem::raise(None, RTT_MS, ModemLink::Steady(10.0), (run.seed, seconds))?;
     let mut daemon = start_queue(&modem, json!("auto"), run)?;
     let tuning = || -> Result<_> { Ok(answers::status(&modem.device)?.network.queue.in_force) };
     let (sent, before) = (modem.sent_packets()?, tuning()?);

@@ -22,7 +22,7 @@ const POLICER_BYTES: u64 = 60_000;
 
 /// What the router does with what exceeds its link.
 #[derive(Clone, Copy, Debug, IntoStaticStr, PartialEq)]
-pub enum Queue {
+pub enum RouterQueue {
     #[strum(serialize = "fifo-50")]
     Fifo50,
     #[strum(serialize = "fifo-100")]
@@ -42,7 +42,7 @@ pub enum Queue {
     Loss,
 }
 
-impl Queue {
+impl RouterQueue {
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -83,8 +83,8 @@ impl Queue {
 
 /// The router's link towards the far end.
 #[derive(Clone, Copy, Debug)]
-pub struct Link {
-    pub queue: Queue,
+pub struct RouterLink {
+    pub queue: RouterQueue,
     pub mbit: f64,
     pub rtt_ms: u64,
 }
@@ -97,7 +97,7 @@ pub struct Crossing {
 }
 
 impl Crossing {
-    pub fn raise(Link { queue, mbit, rtt_ms }: Link) -> Result<Self> {
+    pub fn raise(RouterLink { queue, mbit, rtt_ms }: RouterLink) -> Result<Self> {
         let crossing = Self {
             devices: [Namespace::create("device1")?, Namespace::create("device2")?],
             far: Namespace::create("far")?,

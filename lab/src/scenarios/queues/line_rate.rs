@@ -137,12 +137,12 @@ fn busy_ns() -> Result<f64> {
 }
 
 #[derive(Deserialize)]
-struct Report {
-    end: End,
+struct Iperf3Totals {
+    end: EndTotals,
 }
 
 #[derive(Deserialize)]
-struct End {
+struct EndTotals {
     sum: Sum,
 }
 
@@ -173,7 +173,8 @@ fn come(run: &Run) -> Result<Outcome> {
     let began = Instant::now();
     let came = wait_for("giveway's queue", COMES_WITHIN, marked)?;
     wait_for("iperf3 to end", ENDS_WITHIN, || plain.exit())?;
-    let report: Report = serde_json::from_slice(&std::fs::read(&file)?).context("iperf3's report is not readable")?;
+    let report: Iperf3Totals =
+        serde_json::from_slice(&std::fs::read(&file)?).context("iperf3's report is not readable")?;
     let status = answers::status(&wire.sender)?;
     let mut outcome = Outcome::default();
     // With the time that the sender takes to start.

@@ -14,7 +14,7 @@ use crate::link::wire::{self, Wire, queue_configuration};
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Relation, Variant};
-use crate::traffic::realtime::plain::{self, Spent};
+use crate::traffic::realtime::plain::{self, PacketCost};
 
 const RATE_MBIT: u64 = 100;
 
@@ -128,7 +128,13 @@ fn cost(run: &Run, stands: &Stands, bursts: u64) -> Result<Outcome> {
 }
 
 /// The daemon looks in every second or so, whatever is sent: it is stopped meanwhile, and its programs are not.
-fn beside_daemon(outcome: &mut Outcome, run: &Run, wire: &Wire, configuration: &Value, bursts: u64) -> Result<Spent> {
+fn beside_daemon(
+    outcome: &mut Outcome,
+    run: &Run,
+    wire: &Wire,
+    configuration: &Value,
+    bursts: u64,
+) -> Result<PacketCost> {
     let mut daemon = Daemon::launch(&wire.sender, configuration, &run.file(""))?;
     match configuration.get("queue") {
         Some(_) => daemon.wait_until_queueing(&wire.sender)?,

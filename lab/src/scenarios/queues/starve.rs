@@ -14,7 +14,7 @@ use crate::process::Process;
 use crate::scenario::{Check, Relation, Variant};
 use crate::traffic::endless::{Arrivals, start_sender, start_sink};
 use crate::traffic::realtime::monotonic_ns;
-use crate::uplink::{FAR_ADDRESS, PACKET_BYTES, Queue, Shape, Uplink};
+use crate::uplink::{FAR_ADDRESS, PACKET_BYTES, Shape, Uplink, UplinkQueue};
 
 /// 3,600 s in virtual time.
 const FREE: Guest = Guest::VIRTUAL;
@@ -28,7 +28,7 @@ const SHAPE: Shape = Shape {
     up_kbit: 1_000,
     down_kbit: 3_000,
     rtt_ms: 100,
-    queue: Queue::Giveway {
+    queue: UplinkQueue::Giveway {
         gate: true,
         short: false,
     },

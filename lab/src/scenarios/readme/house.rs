@@ -24,7 +24,7 @@ use crate::outcome::Outcome;
 use crate::process::{Process, run as run_to_its_end, say};
 use crate::role::Role;
 use crate::scenarios::reach::sender::Offer;
-use crate::traffic::arrivals::{Arrivals, Counts};
+use crate::traffic::arrivals::{ArrivalCounter, ByteCounts};
 use crate::traffic::endless::{start_sender, start_sink};
 use crate::traffic::ssh;
 
@@ -53,7 +53,7 @@ const ENTER: &str = "f=$1; shift; mkdir -p /opt; mount --bind $f/etc /etc; mount
 pub struct House {
     ssh: Option<ssh::Server>,
     _sink: Role,
-    arrivals: Arrivals,
+    arrivals: ArrivalCounter,
     /// The newest first, as they go.
     cgroups: Vec<Cgroup>,
     device: Namespace,
@@ -64,9 +64,9 @@ pub struct House {
 }
 
 /// A running `giveway run`.
-pub struct Daemon(Process);
+pub struct InstalledDaemon(Process);
 
-impl Daemon {
+impl InstalledDaemon {
     pub fn stop(mut self) -> Result<()> {
         ensure!(
             self.0.stop(Duration::from_secs(10))?,
@@ -103,7 +103,7 @@ impl House {
         Ok(Self {
             ssh: None,
             _sink: start_sink(&far, &[SINK_PORT])?,
-            arrivals: Arrivals::count(&far)?,
+            arrivals: ArrivalCounter::count(&far)?,
             cgroups: Vec::new(),
             device,
             _modem: modem,
@@ -184,7 +184,7 @@ impl House {
     }
 
     /// It answers when this returns. Nothing on its command line: all that it knows is in `/etc/giveway`.
-    pub fn start_daemon(&self, run: &Run) -> Result<Daemon> {
+    pub fn start_daemon(&self, run: &Run) -> Result<InstalledDaemon> {
         let mut command = self.enter(&["giveway", "run"])?;
         let log = File::options().create(true).append(true).open(run.file(".log"))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -199,7 +199,7 @@ impl House {
             pause(ASK_EVERY_S)?;
             Ok(answers::status(&self.device).ok())
         })?;
-        Ok(Daemon(process))
+        Ok(InstalledDaemon(process))
     }
 
     /// Runs a line to its end; gives back what it said on both outputs, and whether it succeeded.
@@ -298,7 +298,7 @@ impl House {
 }
 
 /// By port and mark.
-pub struct Counted(Counts);
+pub struct Counted(ByteCounts);
 
 impl Counted {
     pub fn since(&self, before: &Counted) -> Counted {

@@ -33,13 +33,13 @@ const FLOODS: usize = 2;
 const START_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy)]
-pub enum Part {
+pub enum ReceivePath {
     Chain,
     Napi,
 }
 
 /// Beside a rule's process that is innocent of it.
-pub fn one_time(part: Part, seconds: u64, raw: &Path, label: &str) -> Result<Metrics> {
+pub fn one_time(part: ReceivePath, seconds: u64, raw: &Path, label: &str) -> Result<Metrics> {
     let wire = Wire::create()?;
     // Without it a virtual device has no NAPI threads.
     wire.receiver.run("ethtool", &format!("-K {STATION_DEVICE} gro on"))?;
@@ -55,8 +55,8 @@ pub fn one_time(part: Part, seconds: u64, raw: &Path, label: &str) -> Result<Met
     let last_cpu = available_parallelism()?.get() - 1;
     let shell = Shell::start(last_cpu, &[])?;
     let mut metrics = match part {
-        Part::Chain => requests(&wire, seconds, last_cpu)?,
-        Part::Napi => under_flood(&wire, seconds)?,
+        ReceivePath::Chain => requests(&wire, seconds, last_cpu)?,
+        ReceivePath::Napi => under_flood(&wire, seconds)?,
     };
     let mut set = |metric: &str, value: f64| metrics.insert(metric.into(), value);
     let longest_ms = percentile(&shell.finish()?.ms(), 100.0);
@@ -70,18 +70,18 @@ pub fn one_time(part: Part, seconds: u64, raw: &Path, label: &str) -> Result<Met
     Ok(metrics)
 }
 
-fn configuration(part: Part, innocent: &Path) -> Value {
+fn configuration(part: ReceivePath, innocent: &Path) -> Value {
     let mut configuration = json!({
         "cap": {"policy": "none"},
         "queue": {"backend": "none"},
         "realtime": [{"exe": innocent, "priority": PRIORITY}],
     });
     match part {
-        Part::Chain => {
+        ReceivePath::Chain => {
             configuration["chain"] =
                 json!([{"local_port": PORT, "budget_ms": 10_000.0, "priority": PRIORITY, "share_percent": 50}]);
         }
-        Part::Napi => configuration["receive"] = json!({"threaded_napi": true, "napi_priority": PRIORITY - 1}),
+        ReceivePath::Napi => configuration["receive"] = json!({"threaded_napi": true, "napi_priority": PRIORITY - 1}),
     }
     configuration
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::target::{Kind, Target, USER};
-use super::transfer::{FAR_ADDRESS, Received, Way};
+use super::target::{Target, TargetKind, USER};
+use super::transfer::{FAR_ADDRESS, ReceivedBytes};
 use super::views::Web;
 use crate::air::STATION_DEVICE;
 use crate::experiment::Run;
@@ -20,6 +20,7 @@ use crate::namespace::Namespace;
 use crate::network::pair;
 use crate::process::say;
 use crate::role::Role;
+use crate::traffic::Direction;
 
 const LINK_MBIT: f64 = 24.0;
 const RULES: &str = "50-user.toml";
@@ -37,7 +38,7 @@ const AS_USER: [&str; 7] = [
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Fields go in this order: what runs, then where it runs.
-pub struct Place {
+pub struct LimitedDevice {
     pub web: Option<Web>,
     target: Option<Target>,
     far_end: Role,
@@ -48,11 +49,11 @@ pub struct Place {
     _far: Namespace,
     rules: PathBuf,
     stem: PathBuf,
-    way: Way,
+    way: Direction,
 }
 
-impl Place {
-    pub fn raise(way: Way, run: &Run) -> Result<Self> {
+impl LimitedDevice {
+    pub fn raise(way: Direction, run: &Run) -> Result<Self> {
         let rules = run.file(".rules");
         fs::create_dir_all(&rules).context("cannot make a folder")?;
         let file = rules.join(RULES);
@@ -116,8 +117,8 @@ impl Place {
     }
 
     /// A process that will transfer, where it is to be named as such a target.
-    pub fn prepare(&mut self, kind: Kind) -> Result<()> {
-        let at = if kind == Kind::Container {
+    pub fn prepare(&mut self, kind: TargetKind) -> Result<()> {
+        let at = if kind == TargetKind::Container {
             &self.container
         } else {
             &self.device
@@ -141,12 +142,12 @@ impl Place {
         drop(self.target.take());
     }
 
-    pub fn received(&mut self) -> Result<Received> {
+    pub fn received(&mut self) -> Result<ReceivedBytes> {
         let arrivals = match self.way {
-            Way::Up => self.far_end.ask("")?,
-            Way::Down => self.target.as_mut().context("there is no target")?.near.ask("")?,
+            Direction::Up => self.far_end.ask("")?,
+            Direction::Down => self.target.as_mut().context("there is no target")?.near.ask("")?,
         };
-        Ok(Received::of(arrivals))
+        Ok(ReceivedBytes::of(arrivals))
     }
 
     pub fn wait_until_transferring(&mut self) -> Result<()> {
@@ -170,13 +171,13 @@ impl Place {
     /// Gives back what was said of it.
     pub fn limit(&self, mbit: f64) -> Result<String> {
         let option = match self.way {
-            Way::Up => "--up",
-            Way::Down => "--down",
+            Direction::Up => "--up",
+            Direction::Down => "--down",
         };
         let rate = format!("{mbit}mbit");
         let target = self.target()?;
         let (said, is_well) = match target.kind {
-            Kind::UserByRule => self.write_rule(Some(mbit))?,
+            TargetKind::UserByRule => self.write_rule(Some(mbit))?,
             _ => self.giveway(&["limit", "set", &target.name, option, &rate])?,
         };
         ensure!(is_well, "no limit is set: {said}");
@@ -185,7 +186,7 @@ impl Place {
 
     pub fn clear(&self) -> Result<(String, bool)> {
         let target = self.target()?;
-        if target.kind == Kind::UserByRule {
+        if target.kind == TargetKind::UserByRule {
             return self.write_rule(None);
         }
         self.giveway(&["limit", "clear", &target.name])
@@ -194,8 +195,8 @@ impl Place {
     /// A user has a rule, since `limit set` takes none.
     pub fn write_rule(&self, mbit: Option<f64>) -> Result<(String, bool)> {
         let key = match self.way {
-            Way::Up => "upload_limit_mbit",
-            Way::Down => "download_limit_mbit",
+            Direction::Up => "upload_limit_mbit",
+            Direction::Down => "download_limit_mbit",
         };
         let rule = mbit.map(|mbit| format!("[[rule]]\nuser = \"{USER}\"\nclass = \"standard\"\n{key} = {mbit:.1}\n"));
         fs::write(self.rules.join(RULES), rule.unwrap_or_default())?;

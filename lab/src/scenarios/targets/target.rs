@@ -15,7 +15,7 @@ use crate::role::Role;
 pub const USER: u32 = 65_534;
 
 #[derive(Clone, Copy, PartialEq)]
-pub enum Kind {
+pub enum TargetKind {
     /// A pid, with its children.
     Process,
     /// The same, of an ordinary user.
@@ -32,14 +32,14 @@ pub enum Kind {
 }
 
 pub struct Target {
-    pub kind: Kind,
+    pub kind: TargetKind,
     /// As the command takes it.
     pub name: String,
     pub near: Role,
     group: Option<Cgroup>,
 }
 
-impl Kind {
+impl TargetKind {
     pub fn is_users(self) -> bool {
         matches!(self, Self::UsersProcess | Self::UserByRule | Self::UserBySlice)
     }
@@ -58,7 +58,7 @@ impl Kind {
 }
 
 impl Target {
-    pub fn around(kind: Kind, near: Role) -> Result<Self> {
+    pub fn around(kind: TargetKind, near: Role) -> Result<Self> {
         let path = kind.cgroup();
         let group = path.as_deref().map(Cgroup::make).transpose()?;
         if let Some(group) = &group {
@@ -66,12 +66,12 @@ impl Target {
         }
         let path = path.unwrap_or_default();
         let name = match kind {
-            Kind::Process | Kind::UsersProcess => near.id().to_string(),
-            Kind::Unit => path.rsplit('/').next().unwrap_or_default().to_owned(),
-            Kind::Cgroup | Kind::Container => format!("/{path}"),
-            Kind::UserBySlice => format!("/user.slice/user-{USER}.slice"),
-            Kind::Flow => flow(),
-            Kind::UserByRule => String::new(),
+            TargetKind::Process | TargetKind::UsersProcess => near.id().to_string(),
+            TargetKind::Unit => path.rsplit('/').next().unwrap_or_default().to_owned(),
+            TargetKind::Cgroup | TargetKind::Container => format!("/{path}"),
+            TargetKind::UserBySlice => format!("/user.slice/user-{USER}.slice"),
+            TargetKind::Flow => flow(),
+            TargetKind::UserByRule => String::new(),
         };
         Ok(Self {
             kind,

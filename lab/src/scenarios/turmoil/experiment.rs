@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use super::leaks::Holdings;
 use super::operations::{Happened, OPERATIONS, Operator};
-use super::stage::Stage;
+use super::stage::TurmoilTestbed;
 use crate::air::STATION_DEVICE;
 use crate::experiment::Run;
 use crate::giveway::Daemon;
@@ -41,7 +41,7 @@ pub fn run(run: &Run, seconds: f64) -> Result<Outcome> {
     }
     warm_up(raw)?;
     let before = Holdings::look()?;
-    let mut stage = Stage::create(raw, 2)?;
+    let mut stage = TurmoilTestbed::create(raw, 2)?;
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     let mut operator = Operator::new(&mut stage, run.seed, raw);
     while Instant::now() < end {
@@ -74,7 +74,7 @@ pub fn run(run: &Run, seconds: f64) -> Result<Outcome> {
 
 /// Once through everything, so that modules are loaded and the kernel's own stocks filled before anything is counted.
 fn warm_up(raw: &Path) -> Result<()> {
-    let mut stage = Stage::create(raw, 2)?;
+    let mut stage = TurmoilTestbed::create(raw, 2)?;
     stage.start_senders(0)?;
     let mut daemon = start_daemon(&stage, raw, 100)?;
     pause_until(Instant::now() + WARM_UP)?;
@@ -84,7 +84,7 @@ fn warm_up(raw: &Path) -> Result<()> {
 }
 
 /// A daemon whose qdisc is at the root.
-fn start_daemon(stage: &Stage, raw: &Path, rate_mbit: u64) -> Result<Daemon> {
+fn start_daemon(stage: &TurmoilTestbed, raw: &Path, rate_mbit: u64) -> Result<Daemon> {
     let configuration = queue_configuration(rate_mbit, true);
     let daemon = Daemon::raise(&stage.near, &configuration, &raw.join("plain"))?;
     wait_for("giveway's qdisc", UP_WITHIN, || Ok(stage.our_qdisc()))?;
@@ -106,7 +106,7 @@ fn settled(before: &Holdings) -> Result<Holdings> {
 
 /// A new link with giveway on it carries pings and a transfer.
 fn works(raw: &Path) -> Result<()> {
-    let stage = Stage::create(raw, 1)?;
+    let stage = TurmoilTestbed::create(raw, 1)?;
     let mut daemon = start_daemon(&stage, raw, 50)?;
     stage.near.run("ping", &format!("-c 5 -W 5 {FAR_V4}"))?;
     let mut server = stage.far.command("sh")?;

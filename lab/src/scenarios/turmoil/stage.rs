@@ -33,7 +33,7 @@ struct Qdisc {
     qlen: u64,
 }
 
-pub struct Stage {
+pub struct TurmoilTestbed {
     /// Gone before the near namespace, which they hold.
     senders: Vec<Process>,
     _sink: Role,
@@ -45,7 +45,7 @@ pub struct Stage {
     reports: Vec<PathBuf>,
 }
 
-impl Stage {
+impl TurmoilTestbed {
     pub fn create(raw: &Path, queues: u64) -> Result<Self> {
         let (near, far) = (Namespace::create("near0")?, Namespace::create("far")?);
         near.allow_ipv6(true)?;

@@ -5,7 +5,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::from_exec::{Programs, keeps_pace, starts};
+use super::from_exec::{StartedPrograms, keeps_pace, starts};
 use crate::applicant::Starts;
 use crate::experiment::Run;
 use crate::giveway::Daemon;
@@ -50,7 +50,7 @@ pub fn bounds() -> Vec<Check> {
 
 fn observe(starts: Starts, rules: u64, run: &Run) -> Result<Outcome> {
     let (device, peer) = raise_pair()?;
-    let programs = Programs::install(run)?;
+    let programs = StartedPrograms::install(run)?;
     let sink = start_sink(&peer, &[PORT])?;
     // Of several kinds, and none means anything that runs here.
     let idle = |number: u64| match number % 4 {

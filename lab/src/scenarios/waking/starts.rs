@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use super::from_exec::{Programs, keeps_pace, starts};
+use super::from_exec::{StartedPrograms, keeps_pace, starts};
 use crate::applicant::Starts;
 use crate::experiment::Run;
 use crate::giveway::answers;
@@ -44,7 +44,7 @@ pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
 fn observe(starts: Starts, is_busy: bool, run: &Run) -> Result<Outcome> {
     let name = run.name;
     let place = Namespace::create("starts")?;
-    let programs = Programs::install(run)?;
+    let programs = StartedPrograms::install(run)?;
     let mut daemon = start_daemon(&place, &[rule(&programs.matched.exe)], run.raw, &run.label())?;
     let load = is_busy.then(|| start_load(&place, "cpu")).transpose()?;
     let (said, mut outcome) = programs.start(starts, &["await"], (&place, &daemon), "priority_*_ms", run)?;

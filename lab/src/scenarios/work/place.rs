@@ -23,7 +23,7 @@ use crate::outcome::Outcome;
 use crate::process::Process;
 use crate::role::Role;
 use crate::scheduling::is_fully_nice;
-use crate::traffic::arrivals::{self, Arrivals};
+use crate::traffic::arrivals::{self, ArrivalCounter};
 use crate::traffic::endless::{start_sender, start_sink};
 use crate::traffic::ssh;
 
@@ -37,17 +37,17 @@ const WORKING_BYTES: u64 = 200_000;
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// Fields go in this order: what runs, then where it runs, then its files.
-pub struct Place {
+pub struct BackupClient {
     upload: Option<Process>,
     _sink: Role,
-    arrivals: Arrivals,
+    arrivals: ArrivalCounter,
     server: ssh::Server,
     device: Namespace,
     _far: Namespace,
     folder: TemporaryFolder,
 }
 
-impl Place {
+impl BackupClient {
     pub fn raise(run: &Run) -> Result<Self> {
         let folder = run.temporary_folder()?;
         fs::create_dir(folder.0.join("data"))?;
@@ -59,7 +59,7 @@ impl Place {
         Ok(Self {
             upload: None,
             _sink: start_sink(&far, &[UPLOAD_PORT])?,
-            arrivals: Arrivals::count(&far)?,
+            arrivals: ArrivalCounter::count(&far)?,
             server: ssh::Server::start(&far, &folder.0, &WORK_PORTS, &folder.0)?,
             device,
             _far: far,
@@ -202,7 +202,7 @@ impl Place {
 }
 
 /// With what keeps the programs from asking, and from what they know of this machine.
-pub fn in_folder(mut command: Command, place: &Place, ssh: &str) -> Command {
+pub fn in_folder(mut command: Command, place: &BackupClient, ssh: &str) -> Command {
     let home = place.folder();
     command
         .env("HOME", home)

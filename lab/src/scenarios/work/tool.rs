@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::place::{Place, in_folder};
+use super::place::{BackupClient, in_folder};
 use crate::giveway::binary;
 use crate::network::PEER_ADDRESS;
 use crate::process::{Process, run};
@@ -61,7 +61,7 @@ impl Tool {
     }
 
     /// `is_marked`: as OpenSSH 7.8 to 10.0 mark what is not interactive.
-    pub fn start(self, place: &Place, by_exec: bool, is_marked: bool, program: &Path) -> Result<Work> {
+    pub fn start(self, place: &BackupClient, by_exec: bool, is_marked: bool, program: &Path) -> Result<Work> {
         let file = |name: &str| place.file(name).display().to_string();
         let mark = if is_marked { " -o IPQoS=cs1" } else { "" };
         let ssh = format!("ssh -F {}{mark}", place.client().display());

@@ -11,14 +11,14 @@ use super::super::modem_queue::start_queue;
 use crate::experiment::{Run, pause};
 use crate::giveway::answers;
 use crate::guest::Guest;
-use crate::modem::{FAR_ADDRESS, LEAST_MBIT, Link, Modem};
+use crate::modem::{FAR_ADDRESS, LEAST_MBIT, Modem, ModemLink};
 use crate::outcome::Outcome;
 use crate::role::Role;
 use crate::scenario::{Check, Relation, Variant};
 use crate::traffic::endless::{start_observed_sender, start_sink};
 use crate::traffic::realtime::monotonic_ns;
 use crate::traffic::realtime::receiver::Delivered;
-use crate::traffic::realtime::sender::{Counts, Flow};
+use crate::traffic::realtime::sender::{DeadlineFlow, SenderCounts};
 
 const GUEST: Guest = Guest::VIRTUAL;
 const RTT_MS: u64 = 60;
@@ -41,11 +41,11 @@ enum Rate {
     Found,
 }
 
-const LINKS: [(&str, Link); 2] = [("10", Link::Steady(STEADY_MBIT)), ("trace", Link::Trace)];
+const LINKS: [(&str, ModemLink); 2] = [("10", ModemLink::Steady(STEADY_MBIT)), ("trace", ModemLink::Trace)];
 const RATES: [(&str, Rate); 2] = [("told", Rate::Told), ("auto", Rate::Found)];
 
 pub fn variants() -> Vec<Variant> {
-    let variant = |(link_name, link): (&str, Link), (how, rate): (&str, Rate)| {
+    let variant = |(link_name, link): (&str, ModemLink), (how, rate): (&str, Rate)| {
         let run = move |run: &Run| experiment(run, link, rate);
         Variant::new(format!("{how}/{link_name}"), Some(GUEST), WARMUP_S + SECONDS, run)
     };
@@ -74,12 +74,12 @@ pub fn bounds() -> Vec<Check> {
     checks
 }
 
-fn experiment(run: &Run, link: Link, rate: Rate) -> Result<Outcome> {
+fn experiment(run: &Run, link: ModemLink, rate: Rate) -> Result<Outcome> {
     let end_s = WARMUP_S + SECONDS + DRAINS_S;
     let modem = Modem::raise(None, RTT_MS, link, (run.seed, end_s))?;
     let rate: Value = match (rate, link) {
         (Rate::Found, _) => json!("auto"),
-        (Rate::Told, Link::Steady(mbit)) => json!(mbit),
+        (Rate::Told, ModemLink::Steady(mbit)) => json!(mbit),
         (Rate::Told, _) => json!(LEAST_MBIT),
     };
     let mut daemon = start_queue(&modem, rate, run)?;
@@ -92,7 +92,7 @@ fn experiment(run: &Run, link: Link, rate: Rate) -> Result<Outcome> {
     run.progress.tick("packets with deadlines");
     let first_ns = monotonic_ns()? + 200_000_000;
     let send = |(number, (every_us, burst, deadline_us)): (usize, (u64, u64, u64))| {
-        let flow = Flow {
+        let flow = DeadlineFlow {
             flow: number as u32,
             packets: (SECONDS * 1e6) as u64 / every_us * burst,
             burst,
@@ -100,20 +100,20 @@ fn experiment(run: &Run, link: Link, rate: Rate) -> Result<Outcome> {
             first_ns,
             deadline_us: (deadline_us, deadline_us),
             to: Some(FAR_ADDRESS.into()),
-            ..Flow::default()
+            ..DeadlineFlow::default()
         };
         Role::spawn(&modem.device, "realtime-sender", &flow)
     };
     let senders: Vec<_> = FLOWS.into_iter().enumerate().map(send).collect::<Result<_>>()?;
     modem.pass(begun, WARMUP_S, WARMUP_S + SECONDS)?;
-    let counts: Vec<Counts> = senders.into_iter().map(Role::finish).collect::<Result<_>>()?;
+    let counts: Vec<SenderCounts> = senders.into_iter().map(Role::finish).collect::<Result<_>>()?;
     pause(DRAINS_S)?;
     let counted = answers::queue_counters(&modem.device)?;
     let delivered: Vec<Delivered> = receiver.finish()?;
     run.keep(&json!({"counts": counts, "delivered": delivered}))?;
     daemon.stop()?;
     let mut outcome = Outcome::default();
-    let (mut all, mut all_in_time) = (Counts::default(), 0);
+    let (mut all, mut all_in_time) = (SenderCounts::default(), 0);
     for (number, counts) in counts.iter().enumerate() {
         let in_time = delivered.iter().filter(|packet| packet.flow == number as u32);
         let in_time = in_time.filter(|packet| packet.at_ns <= packet.deadline_ns).count() as u64;
@@ -132,7 +132,7 @@ fn experiment(run: &Run, link: Link, rate: Rate) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn describe(outcome: &mut Outcome, point: &str, counts: Counts, in_time: u64) {
+fn describe(outcome: &mut Outcome, point: &str, counts: SenderCounts, in_time: u64) {
     let promised = counts.sent - counts.refused;
     let late = promised.saturating_sub(in_time) as f64;
     outcome.set(point, "sent", counts.sent as f64);

@@ -14,14 +14,14 @@ use crate::link::Stamps;
 use crate::outcome::Outcome;
 use crate::statistics::mean;
 use crate::traffic::realtime::receiver::Delivered;
-use crate::traffic::realtime::sender::Counts;
+use crate::traffic::realtime::sender::SenderCounts;
 
 const STAGES: [&str; 5] = ["made", "queue", "network", "delivered", "total"];
 
 /// Of one flow, or of all.
 #[derive(Default)]
 struct Fate {
-    counts: Counts,
+    counts: SenderCounts,
     left: u64,
     late: u64,
     worst_late_ns: u64,
@@ -36,7 +36,7 @@ pub fn summarize(
     outcome: &mut Outcome,
     point: &str,
     flows: &[RealtimeFlow],
-    counts: &[Counts],
+    counts: &[SenderCounts],
     stamps: &[Vec<Stamps>],
     delivered: &[Delivered],
 ) {
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn late_is_what_left_the_link_after_its_deadline_and_missed_is_all_that_was_not_in_time() {
         let mut fate = Fate {
-            counts: Counts { sent: 4, refused: 1 },
+            counts: SenderCounts { sent: 4, refused: 1 },
             ..Fate::default()
         };
         for packet in [stamps(1, 2, 100, 100), stamps(2, 3, 101, 100), stamps(3, 0, 0, 100)] {
