@@ -53,12 +53,12 @@ impl Air {
 
     /// Takes a station (counted from 0) off the air or puts it back.
     pub fn set_present(&mut self, station: usize, present: bool) -> Result<()> {
-        self.0.tell(json!({"station": station, "present": present}))
+        self.0.send_line(json!({"station": station, "present": present}))
     }
 
     /// From now on every sender's rate control is that of this medium.
     pub fn set_rates(&mut self, medium: &str) -> Result<()> {
-        self.0.tell(json!({"rates": medium}))
+        self.0.send_line(json!({"rates": medium}))
     }
 
     pub fn stay(&mut self) -> Result<[i32; 2]> {

@@ -277,7 +277,7 @@ fn run(arguments: &RunArguments) -> Result<bool> {
     if arguments.json {
         println!("{json}");
     } else {
-        tell(scenario, &plan, &report, at_defaults);
+        print_report(scenario, &plan, &report, at_defaults);
         for figure in figures {
             println!("figure: {}", figure.display());
         }
@@ -292,7 +292,7 @@ fn hand_over(results: &Results, out: &Path) -> Result<bool> {
     Ok(true)
 }
 
-fn tell(scenario: &Scenario, plan: &Plan, report: &ScenarioReport, at_defaults: bool) {
+fn print_report(scenario: &Scenario, plan: &Plan, report: &ScenarioReport, at_defaults: bool) {
     let variants: Vec<_> = plan.variants.iter().map(|variant| variant.name.as_str()).collect();
     println!("{}: {}\n", scenario.name, scenario.about);
     print!("{}", report.table(&variants, plan.columns));

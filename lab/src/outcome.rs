@@ -110,7 +110,7 @@ impl Outcome {
     }
 
     /// Every number of a record, by the names of its fields.
-    pub fn tell(&mut self, point: &str, record: &impl Serialize) -> Result<()> {
+    pub fn set_fields(&mut self, point: &str, record: &impl Serialize) -> Result<()> {
         if let Value::Object(fields) = serde_json::to_value(record)? {
             fields
                 .iter()

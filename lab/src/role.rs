@@ -94,11 +94,11 @@ impl Role {
     }
 
     pub fn ask<T: DeserializeOwned>(&mut self, request: impl Display) -> Result<T> {
-        self.tell(request)?;
+        self.send_line(request)?;
         self.answer()
     }
 
-    pub fn tell(&mut self, request: impl Display) -> Result<()> {
+    pub fn send_line(&mut self, request: impl Display) -> Result<()> {
         let requests = self.requests.as_mut().context("its input is closed")?;
         writeln!(requests, "{request}").with_context(|| format!("`{}` does not listen any more", self.name))
     }

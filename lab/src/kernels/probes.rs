@@ -146,7 +146,7 @@ pub const PROBES: [CapabilityProbe; 12] = [
 pub fn run(
     stage: &mut ProbedDevice,
     doctor: &Value,
-    mut told: impl FnMut(&CapabilityCell),
+    mut on_cell: impl FnMut(&CapabilityCell),
 ) -> Result<Vec<CapabilityCell>> {
     let started = stage.start("auto");
     let mut cells = Vec::new();
@@ -173,7 +173,7 @@ pub fn run(
             said,
             took_s: (begun.elapsed().as_secs_f64() * 10.0).round() / 10.0,
         };
-        told(&cell);
+        on_cell(&cell);
         cells.push(cell);
     }
     if let Some(daemon) = &mut stage.daemon {
@@ -206,7 +206,7 @@ fn receive_window(stage: &mut ProbedDevice) -> Result<String> {
         Ok(last < before / 2)
     });
     let rate = rates_of_download(stage)?;
-    stage.tell("end download")?;
+    stage.ask_near("end download")?;
     stage.answer_at_once(false)?;
     narrowed.with_context(|| format!("its sender is offered {last} bytes, and was {before} without giveway"))?;
     Ok(format!(
@@ -228,7 +228,7 @@ fn cap(stage: &mut ProbedDevice) -> Result<String> {
         before > CAP_SEGMENTS,
         "cwnd was only {before} before: nothing would be shown"
     );
-    stage.tell("upload")?;
+    stage.ask_near("upload")?;
     let is_held = || Ok(upload(stage)?.cwnd <= CAP_SEGMENTS);
     wait_until("cwnd to come down to the cap", PATIENCE, is_held)?;
     let first = upload(stage)?;
@@ -281,7 +281,7 @@ fn monitor(stage: &mut ProbedDevice) -> Result<String> {
 }
 
 fn background_control(stage: &mut ProbedDevice) -> Result<String> {
-    stage.tell("background")?;
+    stage.ask_near("background")?;
     let control = |port| Ok::<_, anyhow::Error>(socket(&stage.device, "dport", port)?.control);
     let ours = wait_for("its congestion control", PATIENCE, || {
         Ok(Some(control(BACKGROUND)?).filter(|name| name.starts_with("gw_lbe_")))
@@ -319,8 +319,8 @@ fn queue_by(stage: &mut ProbedDevice, wanted: Backend) -> Result<String> {
     };
     ensure!(is_ours, "`tc` shows {shown}");
     stage.answer_at_once(true)?;
-    stage.tell("upload")?;
-    stage.tell("background")?;
+    stage.ask_near("upload")?;
+    stage.ask_near("background")?;
     pause(2.0)?;
     let [foreground, background] = rates(&stage.device, [UPLOAD, BACKGROUND], 3.0)?;
     let measured = format!("{kind} at the root; {foreground:.1} Mbit/s, and background {background:.2} beside it");
@@ -338,7 +338,7 @@ fn marks(stage: &mut ProbedDevice) -> Result<String> {
         Some(Backend::Htb) => (DSCP_CS1_TOS, "CS1"),
         _ => (DSCP_LE_TOS, "LE"),
     };
-    stage.tell("datagrams")?;
+    stage.ask_near("datagrams")?;
     pause(0.5)?;
     let counts: Value = stage.far.ask("")?;
     ensure!(
@@ -350,8 +350,8 @@ fn marks(stage: &mut ProbedDevice) -> Result<String> {
 
 fn admission(stage: &mut ProbedDevice) -> Result<String> {
     let before = answers::queue_counters(&stage.device)?;
-    let in_time = stage.tell("in time")?;
-    let late = stage.tell("late")?;
+    let in_time = stage.ask_near("in time")?;
+    let late = stage.ask_near("late")?;
     let after = answers::queue_counters(&stage.device)?;
     let (admitted, refused) = (
         after.admitted - before.admitted,
@@ -434,8 +434,8 @@ fn left(stage: &ProbedDevice) -> Result<Vec<String>> {
 
 fn guardian(stage: &mut ProbedDevice) -> Result<String> {
     stage.answer_at_once(false)?;
-    stage.tell("upload")?;
-    stage.tell("background")?;
+    stage.ask_near("upload")?;
+    stage.ask_near("background")?;
     pause(2.0)?;
     stage.keep("why.txt", &["why"])?;
     stage.keep("status.txt", &["status"])?;

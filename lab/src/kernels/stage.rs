@@ -133,13 +133,13 @@ impl ProbedDevice {
         Process::spawn(command)
     }
 
-    pub fn tell(&mut self, word: &str) -> Result<bool> {
+    pub fn ask_near(&mut self, word: &str) -> Result<bool> {
         self.near.ask(word)
     }
 
     /// Ends both uploads, until nothing of them is left.
     pub fn quiet(&mut self) -> Result<()> {
-        self.tell("quiet")?;
+        self.ask_near("quiet")?;
         self.answer_at_once(true)?;
         wait_until("what was sent to arrive", DRAIN_LIMIT, || {
             let sockets = [UPLOAD, BACKGROUND].map(|port| socket(&self.device, "dport", port));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the caller may say to the emulator: one JSON object a line.
 //!
-//! Input: text from standard input. Output: a checked `Spec` (the first line) or `Command` (every later one), or
+//! Input: text from standard input. Output: a checked `Spec` (the first line) or `MediumCommand` (every later one), or
 //! one line that says what is wrong. Opens and creates nothing.
 
 use anyhow::{Context, Result, bail, ensure};

@@ -84,7 +84,7 @@ const ESTIMATED_S: f64 = 5.0;
 fn try_cases(run: &Run, cases: u64) -> Result<Outcome> {
     run.progress.tick("random cases");
     let mut outcome = Outcome::default();
-    outcome.tell(run.name, &trial::run(cases, run.seed)?)?;
+    outcome.set_fields(run.name, &trial::run(cases, run.seed)?)?;
     Ok(outcome)
 }
 

@@ -170,7 +170,7 @@ fn measure(run: &Run, configuration: Option<Value>) -> Result<Outcome> {
     run.keep(&frames)?;
     let mut outcome = Outcome::default();
     for (at, traffic) in TRAFFIC.iter().enumerate() {
-        tell(
+        set_metrics(
             &mut outcome,
             &format!("{}/{}", run.name, traffic.name),
             &of_traffic(&frames, at),
@@ -219,7 +219,7 @@ fn of_traffic(frames: &[Frame], at: usize) -> Vec<&Frame> {
         .collect()
 }
 
-fn tell(outcome: &mut Outcome, point: &str, frames: &[&Frame]) {
+fn set_metrics(outcome: &mut Outcome, point: &str, frames: &[&Frame]) {
     let ways: std::collections::BTreeSet<_> = frames.iter().map(|frame| frame.local_port).collect();
     outcome.set(point, "frames", frames.len() as f64);
     outcome.set(point, "ways", ways.len() as f64);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The role `injector`: runs a program, and fails one system call of it or of what it starts, once. Without a fault it
 //! notes which calls there are. Input: the program and the fault; then a line for each question: the part of the run that
-//! begins, or a word of [`ask`]. Output: for each a [`State`]; at the end what was seen.
+//! begins, or a word of [`ask`]. Output: for each an [`InjectorState`]; at the end what was seen.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

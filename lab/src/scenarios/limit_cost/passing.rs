@@ -165,7 +165,7 @@ impl LoadedPlace<'_> {
             let clock = nothing.program.runs()? - before;
             let clock_ns = clock.time_ns as f64 / clock.count.max(1) as f64;
             let point = format!("{}/{}", run.name, state.name());
-            tell(outcome, &point, &period, clock_ns);
+            set_metrics(outcome, &point, &period, clock_ns);
             tell_attached(outcome, &point, &self.place.attached(self.daemon)?);
         }
         Ok(())
@@ -213,7 +213,7 @@ impl Round {
     }
 }
 
-fn tell(outcome: &mut Outcome, point: &str, period: &UsageInterval, clock_ns: f64) {
+fn set_metrics(outcome: &mut Outcome, point: &str, period: &UsageInterval, clock_ns: f64) {
     outcome.set(point, "clock_ns", clock_ns);
     outcome.set(point, "limits_ns_per_packet", period.limits_ns_per_packet(clock_ns));
     outcome.set(point, "limits_runs_per_packet", period.limits_runs_per_packet());

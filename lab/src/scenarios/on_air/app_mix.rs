@@ -163,7 +163,7 @@ fn run_all(programs: &Programs, cell: &mut Cell, run: &Run) -> Result<Outcome> {
     let prepared = stations.map(|(station, (_, kind))| prepare(cell.station(station), SERVER_ADDRESS, *kind));
     let mut roles: Vec<Role> = prepared.collect::<Result<_>>()?;
     let begun = Instant::now();
-    roles.iter_mut().try_for_each(|role| role.tell("start"))?;
+    roles.iter_mut().try_for_each(|role| role.send_line("start"))?;
     let caps = read_caps(cell, begun)?;
     wait_until_done(programs, &roles, begun, run)?;
     let sent: Vec<UploadReport> = roles.into_iter().map(Role::finish).collect::<Result<_>>()?;
@@ -185,7 +185,7 @@ fn run_all(programs: &Programs, cell: &mut Cell, run: &Run) -> Result<Outcome> {
         .min()
         .context("nothing was sent")?;
     for (station, ((what, kind), sent)) in programs.kinds.iter().zip(&sent).enumerate() {
-        tell(&mut outcome, programs, (what, *kind), sent);
+        set_metrics(&mut outcome, programs, (what, *kind), sent);
         let at_s = |at_ns: u64| at_ns.saturating_sub(first_ns) as f64 / 1e9;
         outcome.traces.push(Curve {
             of: Trace::Cwnd,
@@ -245,7 +245,7 @@ fn longest_pause_ms(sent: &UploadReport) -> Option<f64> {
     Some(longest_ms - SAMPLE_EVERY.as_secs_f64() * 1e3)
 }
 
-fn tell(outcome: &mut Outcome, programs: &Programs, (what, kind): (&str, ApplicationKind), sent: &UploadReport) {
+fn set_metrics(outcome: &mut Outcome, programs: &Programs, (what, kind): (&str, ApplicationKind), sent: &UploadReport) {
     let point = match programs.kinds.len() {
         1 => programs.point.clone(),
         _ => format!("{}/{what}", programs.point),

@@ -99,15 +99,15 @@ fn one_lift(cell: &mut Cell, lift: &Lift, watch: &mut Watch) -> Result<Vec<Lifte
     }
     let held = Duration::from_secs_f64(HELD_S);
     watch.until(cell, Instant::now() + held.saturating_sub(span))?;
-    let before = watch.look(cell)?;
+    let before = watch.sample_stations(cell)?;
     watch.until(cell, Instant::now() + span)?;
-    let at = watch.look(cell)?;
+    let at = watch.sample_stations(cell)?;
     let lifted = Instant::now();
     if lift.cap_segments.is_some() {
         cell.take_daemon(CAPPED)?.stop()?;
     }
     watch.until(cell, lifted + span)?;
-    let after = watch.look(cell)?;
+    let after = watch.sample_stations(cell)?;
     let mbit = |from: Sample, to: Sample| (to.acked_bytes - from.acked_bytes) * 8.0 / 1e6 / lift.seconds;
     let around = before.into_iter().zip(at).zip(after);
     let lifted = around.map(|((before, at), after)| Lifted {
@@ -138,7 +138,7 @@ impl Watch {
         }
     }
 
-    fn look(&mut self, cell: &Cell) -> Result<Vec<Sample>> {
+    fn sample_stations(&mut self, cell: &Cell) -> Result<Vec<Sample>> {
         let samples = (0..cell.stations()).map(|station| sample(cell.station(station)));
         let samples: Vec<_> = samples.collect::<Result<_>>()?;
         let at_s = self.begun.elapsed().as_secs_f64();
@@ -151,7 +151,7 @@ impl Watch {
     fn until(&mut self, cell: &Cell, when: Instant) -> Result<()> {
         while Instant::now() + SAMPLE_EVERY < when {
             pause_until(Instant::now() + SAMPLE_EVERY)?;
-            self.look(cell)?;
+            self.sample_stations(cell)?;
         }
         pause_until(when)
     }

@@ -261,7 +261,7 @@ impl Trial {
         for (index, stream) in streams.into_iter().enumerate() {
             let point = self.kind.point(run.name, stream.way);
             let first_mbit = stream.first_second_mbit()?;
-            self.tell(&mut outcome, &point, &passed[index], first_mbit)?;
+            self.set_metrics(&mut outcome, &point, &passed[index], first_mbit)?;
             let shares = after[index].iter().zip(&before[index]);
             let shares: Vec<f64> = shares.map(|(after, before)| (after - before) as f64).collect();
             outcome.set(&point, "jain", jain(&shares));
@@ -271,12 +271,12 @@ impl Trial {
         Ok(outcome)
     }
 
-    fn tell(self, outcome: &mut Outcome, point: &str, passed: &Samples, first_mbit: Option<f64>) -> Result<()> {
+    fn set_metrics(self, outcome: &mut Outcome, point: &str, passed: &Samples, first_mbit: Option<f64>) -> Result<()> {
         let limit = Limit {
             mbit: self.limit_mbit,
             seconds: self.seconds,
         };
-        limit.tell(outcome, point, "passed_of_limit", passed)?;
+        limit.set_metrics(outcome, point, "passed_of_limit", passed)?;
         outcome.set(
             point,
             "first_second_of_limit",

@@ -135,7 +135,7 @@ fn send(run: &Run, trial: Trial) -> Result<Outcome> {
         seconds: trial.seconds,
     };
     let mut outcome = Outcome::default();
-    limit.tell(&mut outcome, run.name, "goodput_of_limit", &sent[0])?;
+    limit.set_metrics(&mut outcome, run.name, "goodput_of_limit", &sent[0])?;
     daemon.stop()?;
     Ok(outcome)
 }

@@ -214,7 +214,7 @@ fn beside(run: &Run, trial: Trial) -> Result<Outcome> {
         requests,
     };
     let mut outcome = Outcome::default();
-    tell(&mut outcome, run.name, trial, &moments, &arrivals);
+    set_metrics(&mut outcome, run.name, trial, &moments, &arrivals);
     outcome.set(run.name, "request_mean_s", mean(&seconds));
     outcome.set(run.name, "request_p95_s", percentile(&seconds, 95.0));
     Ok(outcome)
@@ -243,7 +243,7 @@ fn make_requests(client: &mut Client, count: u64) -> Result<Vec<f64>> {
     (0..count).map(request).collect()
 }
 
-fn tell(outcome: &mut Outcome, point: &str, trial: Trial, at: &Moments, arrivals: &Arrivals) {
+fn set_metrics(outcome: &mut Outcome, point: &str, trial: Trial, at: &Moments, arrivals: &Arrivals) {
     let [start_ns, length_ns] = [START_S, trial.seconds].map(|seconds| (seconds * 1e9) as u64);
     let Some(first) = arrivals.first_ns(FOREGROUND, at.foreground) else {
         return;

@@ -82,7 +82,7 @@ impl Target {
     }
 
     pub fn begin(&mut self) -> Result<()> {
-        self.near.tell("begin")?;
+        self.near.send_line("begin")?;
         self.near.wait()
     }
 }

@@ -40,7 +40,7 @@ pub fn run(run: &Run, seconds: f64) -> Result<Outcome> {
         bail!("the turmoil counts what the whole kernel holds: it runs in a guest only");
     }
     warm_up(raw)?;
-    let before = Holdings::look()?;
+    let before = Holdings::count()?;
     let mut stage = TurmoilTestbed::create(raw, 2)?;
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     let mut operator = Operator::new(&mut stage, run.seed, raw);
@@ -95,7 +95,7 @@ fn start_daemon(stage: &TurmoilTestbed, raw: &Path, rate_mbit: u64) -> Result<Da
 fn settled(before: &Holdings) -> Result<Holdings> {
     let deadline = Instant::now() + SETTLES_WITHIN;
     loop {
-        let now = Holdings::look()?;
+        let now = Holdings::count()?;
         let is_back = now.packets <= before.packets + PACKETS_AT_HAND && now.objects_since(before).is_empty();
         if is_back || Instant::now() > deadline {
             return Ok(now);
@@ -143,7 +143,7 @@ fn describe(outcome: &mut Outcome, name: &str, happened: &Happened, sent: &BTree
     outcome.set(name, "operations", all);
     outcome.set(name, "operations_rarest", counts.iter().copied().reduce(f64::min));
     outcome.set(name, "ours_percent", 100.0 * happened.found_ours as f64 / all);
-    outcome.tell(name, happened)?;
+    outcome.set_fields(name, happened)?;
     for (what, count) in sent {
         outcome.set(name, what, *count);
     }

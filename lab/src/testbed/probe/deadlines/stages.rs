@@ -56,9 +56,9 @@ pub fn summarize(
         let others = stamps.iter().enumerate().filter(|(other, _)| *other != number);
         fate.overtook = overtaken(&stamps[number], others.flat_map(|(_, stamps)| stamps));
         all.overtook += fate.overtook;
-        fate.tell(outcome, &format!("{point}/{}", flow.name));
+        fate.set_metrics(outcome, &format!("{point}/{}", flow.name));
     }
-    all.tell(outcome, point);
+    all.set_metrics(outcome, point);
 }
 
 impl Fate {
@@ -102,7 +102,7 @@ impl Fate {
             .collect()
     }
 
-    fn tell(&self, outcome: &mut Outcome, point: &str) {
+    fn set_metrics(&self, outcome: &mut Outcome, point: &str) {
         let (sent, refused_told) = (self.counts.sent, self.counts.refused);
         let refused = sent - self.left;
         let missed = refused + self.late;
@@ -177,7 +177,7 @@ mod tests {
             fate.add(&packet, &HashMap::new());
         }
         let mut outcome = Outcome::default();
-        fate.tell(&mut outcome, "flow");
+        fate.set_metrics(&mut outcome, "flow");
         let flow = &outcome.points["flow"];
         let counts = ["admitted", "refused", "refused_untold", "late", "missed"].map(|metric| flow[metric]);
         assert_eq!(counts, [3.0, 2.0, 1.0, 1.0, 3.0]);
