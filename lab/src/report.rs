@@ -175,7 +175,7 @@ fn widest(names: &[&str]) -> usize {
     names.iter().map(|name| name.chars().count()).max().unwrap_or(0)
 }
 
-/// A metric's name over its unit, each at most nine characters.
+/// A metric's name over its unit, each at most nine characters. It is as long as there are metrics, a line each.
 fn heading(metric: &str) -> (&str, &str) {
     match metric {
         "goodput_mbit" => ("goodput", "Mbit/s"),

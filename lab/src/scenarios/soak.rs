@@ -164,16 +164,19 @@ fn soak(run: &Run, starts: Starts, times: Times) -> Result<Outcome> {
     outcome.set(name, "flaps", done.flaps as f64);
     outcome.set(name, "daemon_deaths", f64::from(u8::from(deaths)));
     outcome.set(name, "left", left as f64);
-    let steady: Vec<&ResourceSample> = done
-        .samples
+    describe_growth(&mut outcome, name, &done.samples, times.warm_up)?;
+    run.keep(&done.samples)?;
+    Ok(outcome)
+}
+
+/// Of the daemon after the warm-up.
+fn describe_growth(outcome: &mut Outcome, name: &str, samples: &[ResourceSample], warm_up: Duration) -> Result<()> {
+    let steady: Vec<&ResourceSample> = samples
         .iter()
-        .filter(|sample| sample.at_s >= times.warm_up.as_secs_f64())
+        .filter(|sample| sample.at_s >= warm_up.as_secs_f64())
         .collect();
-    outcome.set(
-        name,
-        "growth_percent",
-        growth_percent(&steady).context("too short for four quarters")?,
-    );
+    let growth = growth_percent(&steady).context("too short for four quarters")?;
+    outcome.set(name, "growth_percent", growth);
     outcome.set(name, "rss_mb", steady.last().map_or(0.0, |sample| sample.resident_mb));
     let counted: [(&str, Count); 4] = [
         ("descriptors", |sample| sample.descriptors),
@@ -185,8 +188,7 @@ fn soak(run: &Run, starts: Starts, times: Times) -> Result<Outcome> {
         let (first, last) = most_and_least(&steady, of);
         outcome.set(name, &format!("more_{what}"), last.saturating_sub(first) as f64);
     }
-    run.keep(&done.samples)?;
-    Ok(outcome)
+    Ok(())
 }
 
 /// With another rule each time.

@@ -11,7 +11,7 @@ pub mod views;
 use anyhow::{Context as _, Result};
 
 use crate::experiment::{Run, pause};
-use crate::guest::{Architecture, Clock, Flavour, Guest};
+use crate::guest::{Flavour, Guest};
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
@@ -87,20 +87,13 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let (free_s, seconds) = (parameters.count("warmup_s") as f64, parameters.count("seconds") as f64);
     let debian = Guest {
         kernel: Flavour::Debian13,
-        cpus: 1,
-        clock: Clock::Virtual,
-        preemption: None,
-        architecture: Architecture::Amd64,
+        ..Guest::VIRTUAL
     };
     let (mut variants, mut checks) = (Vec::new(), Vec::new());
     for (kernel, guest) in [("host", None), ("debian-13", Some(debian))] {
         let mut add = |name: &str, estimated_s: f64, act: Act| {
             let variant = Variant::new(name, guest, estimated_s, act);
-            variants.push(if guest.is_some() {
-                variant.with(PROGRAMS)
-            } else {
-                variant
-            });
+            variants.push(variant.with(PROGRAMS));
         };
         for (of, kind) in KINDS {
             for (direction, way) in WAYS {

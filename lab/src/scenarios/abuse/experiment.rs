@@ -112,20 +112,7 @@ impl Abuse {
         }
         let abuses: u64 = abuser.finish()?;
         outcome.set(name, "abuses", abuses as f64);
-        let stamps = link.stamps()?;
-        let left = || stamps.iter().flatten().filter(|stamps| stamps.left_ns > 0);
-        let late = left()
-            .filter(|stamps| stamps.left_ns > stamps.payload.deadline_ns)
-            .count() as u64;
-        // What was neither refused nor sent is as bad as late.
-        let vanished = (counts.sent - counts.refused).saturating_sub(left().count() as u64);
-        outcome.set(name, "sent", counts.sent as f64);
-        outcome.set(name, "late", (late + vanished) as f64);
-        outcome.set(
-            name,
-            "refused_percent",
-            100.0 * counts.refused as f64 / counts.sent.max(1) as f64,
-        );
+        describe_deadlines(&mut outcome, name, &link, counts)?;
         daemons.iter_mut().try_for_each(Daemon::stop)?;
         Ok(outcome)
     }
@@ -230,6 +217,19 @@ fn settled_mb(daemon: i32) -> Result<f64> {
         pause(0.05)?;
     }
     Ok(least)
+}
+
+fn describe_deadlines(outcome: &mut Outcome, point: &str, link: &Link, counts: SenderCounts) -> Result<()> {
+    let stamps = link.stamps()?;
+    let left = || stamps.iter().flatten().filter(|stamps| stamps.left_ns > 0);
+    let late = left().filter(|stamps| stamps.left_ns > stamps.payload.deadline_ns);
+    // What was neither refused nor sent is as bad as late.
+    let vanished = (counts.sent - counts.refused).saturating_sub(left().count() as u64);
+    let refused_percent = 100.0 * counts.refused as f64 / counts.sent.max(1) as f64;
+    outcome.set(point, "sent", counts.sent as f64);
+    outcome.set(point, "late", (late.count() as u64 + vanished) as f64);
+    outcome.set(point, "refused_percent", refused_percent);
+    Ok(())
 }
 
 fn describe_group(outcome: &mut Outcome, point: &str, status: &Status) {

@@ -121,9 +121,7 @@ impl Chain {
             outcome.set(name, "degraded", degraded as f64);
             outcome.set(name, "raises", raises as f64);
         }
-        for daemon in &mut daemons {
-            daemon.stop()?;
-        }
+        daemons.iter_mut().try_for_each(Daemon::stop)?;
         Ok(outcome)
     }
 }

@@ -61,6 +61,17 @@ enum Method {
     Auto,
 }
 
+impl Method {
+    /// The kernel's; none: giveway's.
+    fn queue(self) -> Option<&'static str> {
+        match self {
+            Self::Plain | Self::None => Some("pfifo limit 1000"),
+            Self::FqCodel => Some("fq_codel"),
+            Self::Fixed | Self::Below | Self::Auto => None,
+        }
+    }
+}
+
 const METHODS: [(&str, Method); 6] = [
     ("none", Method::None),
     ("plain", Method::Plain),
@@ -165,12 +176,7 @@ fn start_daemon(modem: &Modem, trial: Trial, run: &Run) -> Result<Option<Daemon>
 
 fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
     let end_s = trial.warmup_s + trial.seconds;
-    let queue = match trial.method {
-        Method::Plain | Method::None => Some("pfifo limit 1000"),
-        Method::FqCodel => Some("fq_codel"),
-        Method::Fixed | Method::Below | Method::Auto => None,
-    };
-    let modem = Modem::raise(queue, RTT_MS, trial.link, (run.seed, end_s))?;
+    let modem = Modem::raise(trial.method.queue(), RTT_MS, trial.link, (run.seed, end_s))?;
     let daemon = start_daemon(&modem, trial, run)?;
     let sink = start_sink(&modem.far, &[UPLOAD])?;
     let _probe = start_probe(&modem.device, FAR_ADDRESS)?;

@@ -69,54 +69,7 @@ pub struct ReachTestbed {
 impl ReachTestbed {
     pub fn raise(way: SendingPath, run: &Run) -> Result<Self> {
         let (device, far) = raise_pair()?;
-        let (mut inner, mut tunnel) = (None, None);
-        let second = || pair((&device, SECOND, "10.77.9.1/24"), (&far, SECOND, "10.77.9.2/24"));
-        match way {
-            SendingPath::OtherNamespace => {
-                let inner = inner.insert(Namespace::create("inner")?);
-                pair((inner, SECOND, "10.77.6.1/24"), (&far, SECOND, "10.77.6.2/24"))?;
-            }
-            SendingPath::Forwarded => {
-                let inner = inner.insert(Namespace::create("inner")?);
-                pair((inner, SECOND, "10.77.7.2/24"), (&device, SECOND, "10.77.7.1/24"))?;
-                device.run("sysctl", "-qw net.ipv4.ip_forward=1")?;
-                inner.ip("route add default via 10.77.7.1")?;
-                far.ip("route add 10.77.7.0/24 via 10.77.1.1")?;
-            }
-            SendingPath::Unmanaged => second()?,
-            SendingPath::SecondUplink => {
-                second()?;
-                far.ip("address add 10.88.0.1/32 dev lo")?;
-                device.ip(&format!("route add default via {PEER_ADDRESS}"))?;
-                device.ip("route add default via 10.77.9.2 table 100")?;
-                device.ip("rule add to 10.88.0.0/16 lookup 100")?;
-            }
-            SendingPath::Macvlan => {
-                device.ip(&format!("link add mv0 link {STATION_DEVICE} type macvlan mode bridge"))?;
-                device.ip("address add 10.77.5.1/24 dev mv0")?;
-                device.ip("link set mv0 up")?;
-                far.ip(&format!("address add 10.77.5.2/24 dev {STATION_DEVICE}"))?;
-            }
-            SendingPath::Snat => {
-                device.ip(&format!("address add 10.77.1.50/24 dev {STATION_DEVICE}"))?;
-                let rules = "add table ip lab; add chain ip lab out { type nat hook postrouting priority srcnat; }; \
-                             add rule ip lab out ip saddr 10.77.1.1 snat to 10.77.1.50";
-                let mut nft = device.command("nft")?;
-                nft.arg(rules);
-                run_to_its_end(nft)?;
-            }
-            SendingPath::NoQueue => drop(device.tc(&format!(
-                "qdisc add dev {STATION_DEVICE} root tbf rate 100mbit burst 10k latency 50ms"
-            ))?),
-            SendingPath::Tunnel => {
-                let to = SocketAddrV4::new(PEER_ADDRESS.parse()?, TUNNEL_PORT);
-                tunnel = Some(Role::start(&device, "reach-tunnel", &("tun0", to))?);
-                device.ip("address add 10.77.8.1/24 dev tun0")?;
-                device.ip("link set tun0 up")?;
-            }
-            SendingPath::WireGuard | SendingPath::KernelSocket => raise_wireguard(&device, &far, run)?,
-            _ => {}
-        }
+        let (inner, tunnel) = lay(way, &device, &far, run)?;
         let counted = if way == SendingPath::Loopback { &device } else { &far };
         Ok(Self {
             way,
@@ -324,6 +277,59 @@ fn pause(at: &Namespace) -> Result<UnixStream> {
     let said: Value = serde_json::from_str(&answer)?;
     ensure!(said.get("error").is_none(), "no pause: {answer}");
     Ok(connection)
+}
+
+/// What is between the command and the link: the namespace in which it goes on, and the tunnel, where there are any.
+fn lay(way: SendingPath, device: &Namespace, far: &Namespace, run: &Run) -> Result<(Option<Namespace>, Option<Role>)> {
+    let (mut inner, mut tunnel) = (None, None);
+    let second = || pair((device, SECOND, "10.77.9.1/24"), (far, SECOND, "10.77.9.2/24"));
+    match way {
+        SendingPath::OtherNamespace => {
+            let inner = inner.insert(Namespace::create("inner")?);
+            pair((inner, SECOND, "10.77.6.1/24"), (far, SECOND, "10.77.6.2/24"))?;
+        }
+        SendingPath::Forwarded => {
+            let inner = inner.insert(Namespace::create("inner")?);
+            pair((inner, SECOND, "10.77.7.2/24"), (device, SECOND, "10.77.7.1/24"))?;
+            device.run("sysctl", "-qw net.ipv4.ip_forward=1")?;
+            inner.ip("route add default via 10.77.7.1")?;
+            far.ip("route add 10.77.7.0/24 via 10.77.1.1")?;
+        }
+        SendingPath::Unmanaged => second()?,
+        SendingPath::SecondUplink => {
+            second()?;
+            far.ip("address add 10.88.0.1/32 dev lo")?;
+            device.ip(&format!("route add default via {PEER_ADDRESS}"))?;
+            device.ip("route add default via 10.77.9.2 table 100")?;
+            device.ip("rule add to 10.88.0.0/16 lookup 100")?;
+        }
+        SendingPath::Macvlan => {
+            device.ip(&format!("link add mv0 link {STATION_DEVICE} type macvlan mode bridge"))?;
+            device.ip("address add 10.77.5.1/24 dev mv0")?;
+            device.ip("link set mv0 up")?;
+            far.ip(&format!("address add 10.77.5.2/24 dev {STATION_DEVICE}"))?;
+        }
+        SendingPath::Snat => {
+            device.ip(&format!("address add 10.77.1.50/24 dev {STATION_DEVICE}"))?;
+            let rules = "add table ip lab; add chain ip lab out { type nat hook postrouting priority srcnat; }; \
+                         add rule ip lab out ip saddr 10.77.1.1 snat to 10.77.1.50";
+            let mut nft = device.command("nft")?;
+            nft.arg(rules);
+            run_to_its_end(nft)?;
+        }
+        SendingPath::NoQueue => drop(device.tc(&format!(
+            "qdisc add dev {STATION_DEVICE} root tbf rate 100mbit burst 10k latency 50ms"
+        ))?),
+        SendingPath::Tunnel => {
+            let to = SocketAddrV4::new(PEER_ADDRESS.parse()?, TUNNEL_PORT);
+            tunnel = Some(Role::start(device, "reach-tunnel", &("tun0", to))?);
+            device.ip("address add 10.77.8.1/24 dev tun0")?;
+            device.ip("link set tun0 up")?;
+        }
+        SendingPath::WireGuard | SendingPath::KernelSocket => raise_wireguard(device, far, run)?,
+        _ => {}
+    }
+    Ok((inner, tunnel))
 }
 
 fn raise_wireguard(device: &Namespace, far: &Namespace, run: &Run) -> Result<()> {

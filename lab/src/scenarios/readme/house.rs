@@ -394,29 +394,20 @@ fn furnish(folder: &Path) -> Result<()> {
     std::io::copy(&mut random, &mut File::create(photo)?)?;
     // What is in it counts for nothing, and to write it takes an emulated machine half a minute.
     File::create(folder.join("home/video.mkv"))?.set_len(VIDEO_BYTES)?;
-    let mut certificate = Command::new(find("openssl")?);
-    certificate.args([
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=example.org",
-    ]);
-    certificate
-        .arg("-config")
-        .arg(folder.join("certificate"))
-        .arg("-keyout")
-        .arg(folder.join("key"));
-    certificate
+    certify(folder)
+}
+
+/// The far end's certificate, which the device trusts.
+fn certify(folder: &Path) -> Result<()> {
+    let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=example.org";
+    let mut openssl = Command::new(find("openssl")?);
+    openssl.args(words.split(' '));
+    openssl.arg("-config").arg(folder.join("certificate"));
+    openssl.arg("-keyout").arg(folder.join("key"));
+    openssl
         .arg("-out")
         .arg(folder.join("etc/ssl/certs/ca-certificates.crt"));
-    run_to_its_end(certificate).map(drop)
+    run_to_its_end(openssl).map(drop)
 }
 
 /// Where a program is for whoever has entered.
