@@ -62,6 +62,12 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
+impl Curve {
+    pub fn new(of: Trace, station: usize, points: Vec<(f64, f64)>) -> Self {
+        Self { of, station, points }
+    }
+}
+
 /// All rounds of all variants.
 #[derive(Default, Deserialize, Serialize)]
 pub struct Results {

@@ -3,6 +3,7 @@
 //! same, by the same rules (srtt every half second of every connection; goodput at the receivers).
 
 use anyhow::Result;
+use strum::IntoStaticStr;
 
 use super::connection::ConnectionPlan;
 use super::world::{World, WorldOptions};
@@ -12,7 +13,8 @@ use crate::statistics::{jain, percentile};
 const SAMPLE_NS: u64 = 500_000_000;
 const STAGGER_S: f64 = 0.035;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, IntoStaticStr, PartialEq)]
+#[strum(serialize_all = "kebab-case")]
 pub enum RadioModel {
     Fixed54,
     Arf,
@@ -24,12 +26,7 @@ impl RadioModel {
     pub const ALL: [Self; 4] = [Self::Fixed54, Self::Arf, Self::ArfLossy, Self::ArfClassic];
 
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Fixed54 => "fixed54",
-            Self::Arf => "arf",
-            Self::ArfLossy => "arf-lossy",
-            Self::ArfClassic => "arf-classic",
-        }
+        self.into()
     }
 
     pub fn rate_control(self) -> RateControl {

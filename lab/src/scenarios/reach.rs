@@ -155,11 +155,8 @@ fn send(way: SendingPath, kind: SocketKind, warmup_s: f64, seconds: f64, run: &R
     outcome.set(run.name, "arrived_of_limit", of_limit);
     outcome.set(run.name, "holds", f64::from(u8::from(holds)));
     outcome.set(run.name, "said", said.len() as f64);
-    outcome.set(
-        run.name,
-        "silently_beyond",
-        f64::from(u8::from(!holds && said.is_empty())),
-    );
+    let is_silent = !holds && said.is_empty();
+    outcome.set(run.name, "silently_beyond", f64::from(u8::from(is_silent)));
     if holds {
         outcome.note(run.name, "holds", &format!("{mbit:.2} of {LIMIT_MBIT} Mbit/s arrive"));
     } else {

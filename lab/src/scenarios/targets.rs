@@ -233,11 +233,8 @@ impl LimitExperiment {
         pause(AGAIN_S)?;
         let to_ns = monotonic_ns()?;
         let received = place.received()?;
-        outcome.set(
-            run.name,
-            "again_s",
-            received.settled_s(from_ns, to_ns, ABOVE * LIMIT_MBIT),
-        );
+        let again_s = received.settled_s(from_ns, to_ns, ABOVE * LIMIT_MBIT);
+        outcome.set(run.name, "again_s", again_s);
         let again_mbit = received.mbit(after(from_ns, IN_FORCE_S), to_ns);
         outcome.set(run.name, "again_of_limit", again_mbit / LIMIT_MBIT);
         Ok(())

@@ -4,7 +4,7 @@
 
 use std::net::Ipv4Addr;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::json;
 
 use crate::access_point::AccessPoint;
@@ -160,9 +160,6 @@ impl<'a> Place<'a> {
         if self.far_end.is_none() {
             self.far_end = Some(FarEnd::start(self.far()?.at)?);
         }
-        match &mut self.far_end {
-            Some(far_end) => Ok(far_end),
-            None => bail!("there is no far end"),
-        }
+        self.far_end.as_mut().context("there is no far end")
     }
 }

@@ -17,7 +17,7 @@ use crate::outcome::{Curve, Outcome};
 use crate::role::Role;
 use crate::scenario::{Check, Relation, Trace};
 use crate::statistics::mean;
-use crate::traffic::application::{ApplicationKind, SAMPLE_EVERY, UploadReport, prepare, start_sink};
+use crate::traffic::application::{ApplicationKind, SAMPLE_EVERY, SentPart, UploadReport, prepare, start_sink};
 use playout::play;
 
 /// The first station streams, the other three transfer.
@@ -169,33 +169,17 @@ fn run_all(programs: &Programs, cell: &mut Cell, run: &Run) -> Result<Outcome> {
     let sent: Vec<UploadReport> = roles.into_iter().map(Role::finish).collect::<Result<_>>()?;
     let mut outcome = Outcome::default();
     outcome.set(&programs.point, "cap_segments", caps);
-    outcome.set(
-        &programs.point,
-        "lateness_p99_us",
-        cell.air.counters()?.lateness_us.p99 as f64,
-    );
-    outcome.set(
-        &programs.point,
-        "pause_max_ms",
-        sent.iter().filter_map(longest_pause_ms).reduce(f64::max),
-    );
-    let first_ns = sent
-        .iter()
-        .map(|sent| sent.begun_ns)
-        .min()
-        .context("nothing was sent")?;
+    let late_us = cell.air.counters()?.lateness_us.p99;
+    outcome.set(&programs.point, "lateness_p99_us", late_us as f64);
+    let pause_ms = sent.iter().filter_map(longest_pause_ms).reduce(f64::max);
+    outcome.set(&programs.point, "pause_max_ms", pause_ms);
+    let first_ns = sent.iter().map(|sent| sent.begun_ns).min();
+    let first_ns = first_ns.context("nothing was sent")?;
     for (station, ((what, kind), sent)) in programs.kinds.iter().zip(&sent).enumerate() {
         set_metrics(&mut outcome, programs, (what, *kind), sent);
         let at_s = |at_ns: u64| at_ns.saturating_sub(first_ns) as f64 / 1e9;
-        outcome.traces.push(Curve {
-            of: Trace::Cwnd,
-            station,
-            points: sent
-                .samples
-                .iter()
-                .map(|s| (at_s(s.at_ns), f64::from(s.cwnd)))
-                .collect(),
-        });
+        let points = sent.samples.iter().map(|s| (at_s(s.at_ns), f64::from(s.cwnd)));
+        outcome.traces.push(Curve::new(Trace::Cwnd, station, points.collect()));
     }
     run.keep(&sent)?;
     Ok(outcome)
@@ -214,12 +198,9 @@ fn read_caps(cell: &Cell, begun: Instant) -> Result<Option<f64>> {
 
 /// Until the last transfer has ended, or a stream that is alone has lasted.
 fn wait_until_done(programs: &Programs, roles: &[Role], begun: Instant, run: &Run) -> Result<()> {
-    let mut transfers = Vec::new();
-    for (role, (_, kind)) in roles.iter().zip(&programs.kinds) {
-        if matches!(kind, ApplicationKind::Files { .. }) {
-            transfers.push(role);
-        }
-    }
+    let of_kinds = roles.iter().zip(&programs.kinds);
+    let transfers = of_kinds.filter(|(_, (_, kind))| matches!(kind, ApplicationKind::Files { .. }));
+    let transfers: Vec<_> = transfers.map(|(role, _)| role).collect();
     if transfers.is_empty() {
         return pause_until(begun + Duration::from_secs_f64(programs.stream_s));
     }
@@ -251,11 +232,8 @@ fn set_metrics(outcome: &mut Outcome, programs: &Programs, (what, kind): (&str, 
         _ => format!("{}/{what}", programs.point),
     };
     let cwnds: Vec<_> = sent.samples.iter().map(|sample| f64::from(sample.cwnd)).collect();
-    let rtts: Vec<_> = sent
-        .samples
-        .iter()
-        .map(|sample| f64::from(sample.rtt_us) / 1e3)
-        .collect();
+    let rtts = sent.samples.iter().map(|sample| f64::from(sample.rtt_us) / 1e3);
+    let rtts: Vec<_> = rtts.collect();
     outcome.percentiles(&point, "cwnd_*", &cwnds, &[50, 95, 100]);
     outcome.percentiles(&point, "rtt_*_ms", &rtts, &[50, 99]);
     match kind {
@@ -263,23 +241,16 @@ fn set_metrics(outcome: &mut Outcome, programs: &Programs, (what, kind): (&str, 
             let took_s = sent.completion_s();
             outcome.set(&point, "completion_s", took_s);
             // Of the mix, that of the last.
-            let last_s = outcome
-                .points
-                .get(&programs.point)
-                .and_then(|of_all| of_all.get("completion_s").copied());
-            outcome.set(
-                &programs.point,
-                "completion_s",
-                took_s.map(|took_s| took_s.max(last_s.unwrap_or(0.0))),
-            );
+            let of_all = outcome.points.get(&programs.point);
+            let last_s = of_all.and_then(|of_all| of_all.get("completion_s").copied());
+            let last_s = took_s.map(|took_s| took_s.max(last_s.unwrap_or(0.0)));
+            outcome.set(&programs.point, "completion_s", last_s);
         }
         ApplicationKind::Stream { frame_bytes, .. } => {
             let playout = play(&sent.parts, BUFFER_MS * 1_000_000);
-            let delays = sent
-                .parts
-                .iter()
-                .map(|frame| (frame.arrived_ns - frame.made_ns) as f64 / 1e6);
-            outcome.percentiles(&point, "delay_*_ms", &delays.collect::<Vec<_>>(), &[50, 99, 100]);
+            let delay_ms = |frame: &SentPart| (frame.arrived_ns - frame.made_ns) as f64 / 1e6;
+            let delays: Vec<_> = sent.parts.iter().map(delay_ms).collect();
+            outcome.percentiles(&point, "delay_*_ms", &delays, &[50, 99, 100]);
             outcome.set(&point, "stalls", playout.stalls as f64);
             outcome.set(&point, "stalled_s", playout.stalled_ns as f64 / 1e9);
             outcome.set(&point, "late_kb", (playout.late * frame_bytes) as f64 / 1e3);

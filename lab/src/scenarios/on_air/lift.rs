@@ -127,11 +127,7 @@ struct Watch {
 
 impl Watch {
     fn begin(stations: usize) -> Self {
-        let curve = |station| Curve {
-            of: Trace::Cwnd,
-            station,
-            points: Vec::new(),
-        };
+        let curve = |station| Curve::new(Trace::Cwnd, station, Vec::new());
         Self {
             begun: Instant::now(),
             curves: (0..stations).map(curve).collect(),

@@ -9,6 +9,8 @@ use giveway_engine::queue::traffic::QueueCounters;
 use serde_json::json;
 
 use super::modem_queue::start_queue;
+use super::passed::counted;
+use crate::air::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::Guest;
@@ -223,11 +225,7 @@ fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
             outcome.set(run.name, &format!("arrives_near_rate_{window_ms}ms_percent"), percent);
         }
     }
-    outcome.traces = vec![Curve {
-        of: Trace::Goodput,
-        station: 0,
-        points: arrivals.curve(UPLOAD),
-    }];
+    outcome.traces = vec![Curve::new(Trace::Goodput, 0, arrivals.curve(UPLOAD))];
     Ok(outcome)
 }
 
@@ -265,11 +263,12 @@ fn known_as_tcp_percent(counters: &QueueCounters) -> Option<f64> {
 fn idle(run: &Run, seconds: f64) -> Result<Outcome> {
     let modem = Modem::raise(None, RTT_MS, ModemLink::Steady(10.0), (run.seed, seconds))?;
     let mut daemon = start_queue(&modem, json!("auto"), run)?;
+    let sent_packets = || counted(&modem.device, STATION_DEVICE, "tx/packets");
     let tuning = || -> Result<_> { Ok(answers::status(&modem.device)?.network.queue.in_force) };
-    let (sent, before) = (modem.sent_packets()?, tuning()?);
+    let (sent, before) = (sent_packets()?, tuning()?);
     pause(seconds)?;
     let mut outcome = Outcome::default();
-    outcome.set(run.name, "sent_packets", (modem.sent_packets()? - sent) as f64);
+    outcome.set(run.name, "sent_packets", sent_packets()? - sent);
     outcome.set(run.name, "changes", f64::from(u8::from(tuning()? != before)));
     daemon.stop()?;
     Ok(outcome)

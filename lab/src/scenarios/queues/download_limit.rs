@@ -13,6 +13,7 @@ use anyhow::Result;
 use giveway_engine::model::Flow;
 use giveway_engine::network::limit_use::LimitUse;
 use serde_json::{Value, json};
+use strum::IntoStaticStr;
 
 use super::passed::{Limit, Samples, counted, sample, stays_near};
 use crate::experiment::{Run, pause};
@@ -46,7 +47,8 @@ const TOO_MUCH: f64 = 2.0;
 const PUT_UP_WITHIN: Duration = Duration::from_secs(30);
 
 /// What differs from a download by CUBIC.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, IntoStaticStr, PartialEq)]
+#[strum(serialize_all = "lowercase")]
 enum TransferKind {
     Down,
     Up,
@@ -87,14 +89,7 @@ impl TransferKind {
     const OTHERS: [Self; 5] = [Self::Up, Self::Both, Self::Bbr, Self::Ipv6, Self::Udp];
 
     fn name(self) -> &'static str {
-        match self {
-            Self::Down => "down",
-            Self::Up => "up",
-            Self::Both => "both",
-            Self::Bbr => "bbr",
-            Self::Ipv6 => "ipv6",
-            Self::Udp => "udp",
-        }
+        self.into()
     }
 
     fn ways(self) -> &'static [LimitDirection] {
@@ -277,11 +272,8 @@ impl Trial {
             seconds: self.seconds,
         };
         limit.set_metrics(outcome, point, "passed_of_limit", passed)?;
-        outcome.set(
-            point,
-            "first_second_of_limit",
-            first_mbit.map(|mbit| mbit / self.limit_mbit),
-        );
+        let of_limit = first_mbit.map(|mbit| mbit / self.limit_mbit);
+        outcome.set(point, "first_second_of_limit", of_limit);
         Ok(())
     }
 }

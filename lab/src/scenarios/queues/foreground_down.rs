@@ -228,11 +228,8 @@ impl Trial {
         let idle_ms = percentile(&arrivals.delays_ms((idle, begun)), 50.0);
         for (metric, percent) in [("call_waits_p50_ms", 50.0), ("call_waits_p95_ms", 95.0)] {
             let waits_ms = percentile(&arrivals.delays_ms(beside), percent);
-            outcome.set(
-                run.name,
-                metric,
-                waits_ms.zip(idle_ms).map(|(waits, idle)| waits - idle),
-            );
+            let added_ms = waits_ms.zip(idle_ms).map(|(waits, idle)| waits - idle);
+            outcome.set(run.name, metric, added_ms);
         }
         if self.load.is_some() {
             let mbit = arrivals.mbit(PORT, beside);

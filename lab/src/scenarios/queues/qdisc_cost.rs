@@ -101,23 +101,18 @@ fn cost(run: &Run, stands: &Stands, bursts: u64) -> Result<Outcome> {
     let without = plain::run_in(&wire.sender, bursts)?;
     run.progress.tick("with it");
     let mut outcome = Outcome::default();
-    let with = match stands {
+    let configuration = match stands {
         Stands::Kernel(lines) => {
             wire.set_queue(lines)?;
-            plain::run_in(&wire.sender, bursts)?
+            None
         }
-        Stands::Giveway(Some(rate_mbit)) => {
-            let configuration = queue_configuration(*rate_mbit, true);
-            beside_daemon(&mut outcome, run, &wire, &configuration, bursts)?
-        }
-        Stands::Giveway(None) => {
-            let configuration = json!({"cap": {"policy": "none"}, "queue": {"backend": "qdisc"}});
-            beside_daemon(&mut outcome, run, &wire, &configuration, bursts)?
-        }
-        Stands::Watching => {
-            let configuration = json!({"cap": {"policy": "none"}});
-            beside_daemon(&mut outcome, run, &wire, &configuration, bursts)?
-        }
+        Stands::Giveway(Some(rate_mbit)) => Some(queue_configuration(*rate_mbit, true)),
+        Stands::Giveway(None) => Some(json!({"cap": {"policy": "none"}, "queue": {"backend": "qdisc"}})),
+        Stands::Watching => Some(json!({"cap": {"policy": "none"}})),
+    };
+    let with = match configuration {
+        Some(configuration) => beside_daemon(&mut outcome, run, &wire, &configuration, bursts)?,
+        None => plain::run_in(&wire.sender, bursts)?,
     };
     outcome.set(name, "instructions_per_packet", with.packet_ns - without.packet_ns);
     outcome.set(name, "path_instructions_per_packet", with.packet_ns);

@@ -274,19 +274,12 @@ fn set_metrics(outcome: &mut Outcome, point: &str, trial: Trial, at: &Moments, a
     let after_s = |queue: u64| is_away.map(|away_s| (away_s - (queue - first) as f64 / 1e9).max(0.0));
     outcome.set(point, "yield_after_queue_s", queue.and_then(after_s));
     let alone_again = (at.foreground_end, at.requests);
-    outcome.set(
-        point,
-        "return_s",
-        arrivals.settles_s(&[BACKGROUND], alone_again, BACK * LINK_MBIT, true),
-    );
+    let return_s = arrivals.settles_s(&[BACKGROUND], alone_again, BACK * LINK_MBIT, true);
+    outcome.set(point, "return_s", return_s);
 }
 
 fn curves(arrivals: &Arrivals) -> Vec<Curve> {
-    let curve = |(station, port)| Curve {
-        of: Trace::Goodput,
-        station,
-        points: arrivals.curve(port),
-    };
+    let curve = |(station, port)| Curve::new(Trace::Goodput, station, arrivals.curve(port));
     [BACKGROUND, FOREGROUND].into_iter().enumerate().map(curve).collect()
 }
 

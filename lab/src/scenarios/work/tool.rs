@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
+use strum::IntoStaticStr;
 
 use super::place::{BackupClient, in_folder};
 use crate::giveway::binary;
 use crate::network::PEER_ADDRESS;
 use crate::process::{Process, run};
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Tool {
     Restic,
     Borg,
@@ -21,6 +23,7 @@ pub enum Tool {
     Git,
     Scp,
     /// A connection that one ssh holds and another one sends through.
+    #[strum(serialize = "ssh")]
     Master,
 }
 
@@ -42,15 +45,7 @@ impl Work {
 impl Tool {
     /// Where Debian's package has it.
     pub fn program(self) -> PathBuf {
-        let name = match self {
-            Self::Restic => "restic",
-            Self::Borg => "borg",
-            Self::Rsync => "rsync",
-            Self::Git => "git",
-            Self::Scp => "scp",
-            Self::Master => "ssh",
-        };
-        Path::new("/usr/bin").join(name)
+        Path::new("/usr/bin").join(<&str>::from(self))
     }
 
     pub fn port(self) -> u16 {

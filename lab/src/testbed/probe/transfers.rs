@@ -281,10 +281,9 @@ fn measure_air(outcome: &mut Outcome, point: &str, transfer: &Transfers, observe
 }
 
 fn traces(flow: &Iperf3Flow) -> [Curve; 2] {
-    let curve = |of, intervals: &[Interval], value: fn(&Interval) -> f64| Curve {
-        of,
-        station: flow.station,
-        points: intervals.iter().map(|i| (i.end, value(i))).collect(),
+    let curve = |of, intervals: &[Interval], value: fn(&Interval) -> f64| {
+        let points = intervals.iter().map(|i| (i.end, value(i)));
+        Curve::new(of, flow.station, points.collect())
     };
     [
         curve(Trace::Goodput, &flow.received, Interval::mbit),
@@ -304,10 +303,6 @@ fn cap_traces(station: usize, changes: &[CapChange], begun_ns: u64) -> Vec<Curve
         }
         points.push((at_s, cap as f64));
     }
-    let curve = |points| Curve {
-        of: Trace::Cap,
-        station,
-        points,
-    };
+    let curve = |points| Curve::new(Trace::Cap, station, points);
     curves.into_values().map(curve).collect()
 }

@@ -139,9 +139,6 @@ fn describe(outcome: &mut Outcome, point: &str, counts: SenderCounts, in_time: u
     outcome.set(point, "refused_told", counts.refused as f64);
     outcome.set(point, "late", late);
     outcome.set(point, "late_percent", 100.0 * late / promised.max(1) as f64);
-    outcome.set(
-        point,
-        "promised_percent",
-        100.0 * promised as f64 / counts.sent.max(1) as f64,
-    );
+    let promised_percent = 100.0 * promised as f64 / counts.sent.max(1) as f64;
+    outcome.set(point, "promised_percent", promised_percent);
 }
