@@ -43,44 +43,44 @@ struct Machine {
 }
 
 const MACHINES: [Machine; 6] = [
-    Machine {
-        name: "host",
-        about: "this machine",
-        guest: None,
-    },
-    Machine {
-        name: "debian-13",
-        about: "Debian 13's own kernel",
-        guest: Some(of(Flavour::Debian13, Architecture::Amd64)),
-    },
-    Machine {
-        name: "newest",
-        about: "the newest of Debian 13's backports",
-        guest: Some(of(Flavour::Stock, Architecture::Amd64)),
-    },
-    Machine {
-        name: "newest-rt",
-        about: "the same with PREEMPT_RT",
-        guest: Some(of(Flavour::Realtime, Architecture::Amd64)),
-    },
-    Machine {
-        name: "arm64-debian-13",
-        about: "Debian 13's own kernel for arm64",
-        guest: Some(of(Flavour::Debian13, Architecture::Arm64)),
-    },
-    Machine {
-        name: "arm64-newest",
-        about: "the newest of the backports for arm64",
-        guest: Some(of(Flavour::Stock, Architecture::Arm64)),
-    },
+    machine("host", "this machine", None),
+    machine(
+        "debian-13",
+        "Debian 13's own kernel",
+        Some((Flavour::Debian13, Architecture::Amd64)),
+    ),
+    machine(
+        "newest",
+        "the newest of Debian 13's backports",
+        Some((Flavour::Stock, Architecture::Amd64)),
+    ),
+    machine(
+        "newest-rt",
+        "the same with PREEMPT_RT",
+        Some((Flavour::Realtime, Architecture::Amd64)),
+    ),
+    machine(
+        "arm64-debian-13",
+        "Debian 13's own kernel for arm64",
+        Some((Flavour::Debian13, Architecture::Arm64)),
+    ),
+    machine(
+        "arm64-newest",
+        "the newest of the backports for arm64",
+        Some((Flavour::Stock, Architecture::Arm64)),
+    ),
 ];
 
-const fn of(kernel: Flavour, architecture: Architecture) -> Guest {
-    Guest {
-        kernel,
-        architecture,
-        ..Guest::VIRTUAL
-    }
+const fn machine(name: &'static str, about: &'static str, guest: Option<(Flavour, Architecture)>) -> Machine {
+    let guest = match guest {
+        None => None,
+        Some((kernel, architecture)) => Some(Guest {
+            kernel,
+            architecture,
+            ..Guest::VIRTUAL
+        }),
+    };
+    Machine { name, about, guest }
 }
 
 #[derive(Args)]

@@ -14,7 +14,7 @@ use crate::parameters::{Parameter, Parameters};
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
 use crate::traffic::Direction;
 use many::Many;
-use passing::{LimitState, Passing};
+use passing::{Passing, STATES};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "limit-cost",
@@ -98,7 +98,7 @@ fn variant(name: String, guest: Option<Guest>, passing: Passing) -> Variant {
 }
 
 fn checks_of(name: &str, is_guest: bool) -> Vec<Check> {
-    let [no_limit, one_limit] = LimitState::ALL.map(|state| format!("{name}/{}", state.name()));
+    let [no_limit, one_limit] = STATES.map(|(state, _)| format!("{name}/{state}"));
     let metric = |point: &str, metric, holds| Check::metric(point, metric, holds).always();
     let mut checks = vec![
         metric(&no_limit, "attached", Relation::Exactly(0.0)),

@@ -90,47 +90,31 @@ const DEFAULT: Expected = [(0, 0), (0, 0), (0, 0), (0, 0), (1, LE), (1, LE), (6,
 const UNDER_HTB: Expected = [(0, 0), (0, 0), (0, 0), (0, 0), (1, CS1), (1, CS1), (6, EF), (1, CS1)];
 const CONFIGURED: Expected = [(6, EF), (4, AF41), (0, 0), (0, AF11), (1, LE), (1, LE), (0, 0), (1, LE)];
 
-struct Setting {
-    name: &'static str,
-    /// What giveway is told beside the rules; without it none runs.
-    giveway: Option<fn() -> Value>,
-    expected: Expected,
-}
+/// By its name, how giveway is configured, none: without it, and what must come of it.
+type Setting = (&'static str, Option<fn() -> Value>, Expected);
 
 const SETTINGS: [Setting; 5] = [
-    Setting {
-        name: "plain",
-        giveway: None,
-        expected: PLAIN,
-    },
-    Setting {
-        name: "default",
-        giveway: Some(|| json!({})),
-        expected: DEFAULT,
-    },
-    Setting {
-        name: "no-queue",
-        giveway: Some(|| json!({"queue": {"backend": "none"}})),
-        expected: DEFAULT,
-    },
-    Setting {
-        name: "htb",
-        giveway: Some(|| json!({"queue": {"backend": "htb"}, "link": {"rate_mbit": 20.0}})),
-        expected: UNDER_HTB,
-    },
-    Setting {
-        name: "configured",
-        giveway: Some(|| json!({"marks": {"realtime": "EF", "stream": "AF41", "standard": "CS0", "bulk": "AF11"}})),
-        expected: CONFIGURED,
-    },
+    ("plain", None, PLAIN),
+    ("default", Some(|| json!({})), DEFAULT),
+    ("no-queue", Some(|| json!({"queue": {"backend": "none"}})), DEFAULT),
+    (
+        "htb",
+        Some(|| json!({"queue": {"backend": "htb"}, "link": {"rate_mbit": 20.0}})),
+        UNDER_HTB,
+    ),
+    (
+        "configured",
+        Some(|| json!({"marks": {"realtime": "EF", "stream": "AF41", "standard": "CS0", "bulk": "AF11"}})),
+        CONFIGURED,
+    ),
 ];
 
 fn plan(_: &Parameters) -> Result<Plan> {
     let mut checks = Vec::new();
     let mut variants = Vec::new();
-    for setting in &SETTINGS {
-        for (traffic, (priority, dscp)) in TRAFFIC.iter().zip(setting.expected) {
-            let point = format!("{}/{}", setting.name, traffic.name);
+    for (name, giveway, expected) in SETTINGS {
+        for (traffic, (priority, dscp)) in TRAFFIC.iter().zip(expected) {
+            let point = format!("{name}/{}", traffic.name);
             let exactly = |metric, value: f64| Check::metric(&point, metric, Relation::Exactly(value)).always();
             checks.extend([
                 exactly("ways", WAYS.into()),
@@ -141,8 +125,8 @@ fn plan(_: &Parameters) -> Result<Plan> {
                 Check::metric(&point, "frames", Relation::AtLeast(f64::from(WAYS * MESSAGES))).always(),
             ]);
         }
-        let run = move |run: &Run| measure(run, setting.giveway.map(|configuration| configuration()));
-        let variant = Variant::new(setting.name, Some(Guest::VIRTUAL), ESTIMATED_S, run);
+        let run = move |run: &Run| measure(run, giveway.map(|configuration| configuration()));
+        let variant = Variant::new(name, Some(Guest::VIRTUAL), ESTIMATED_S, run);
         variants.push(variant.with(PROGRAMS));
     }
     Ok(Plan {

@@ -109,11 +109,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         let guest = matches!(way, SendingPath::WireGuard | SendingPath::KernelSocket).then_some(Guest::VIRTUAL);
         let act = move |run: &Run| send(way, kind, warmup_s, seconds, run);
         let variant = Variant::new(name, guest, 6.0 + warmup_s + seconds, act);
-        variants.push(if guest.is_some() {
-            variant.with(&["wg"])
-        } else {
-            variant
-        });
+        variants.push(variant.with(&["wg"]));
         let metric = |metric, holds| Check::metric(name, metric, holds).always();
         checks.extend([
             metric("arrived_of_limit", Relation::AtLeast(SENDS)),
@@ -157,11 +153,8 @@ fn send(way: SendingPath, kind: SocketKind, warmup_s: f64, seconds: f64, run: &R
     outcome.set(run.name, "said", said.len() as f64);
     let is_silent = !holds && said.is_empty();
     outcome.set(run.name, "silently_beyond", f64::from(u8::from(is_silent)));
-    if holds {
-        outcome.note(run.name, "holds", &format!("{mbit:.2} of {LIMIT_MBIT} Mbit/s arrive"));
-    } else {
-        outcome.note(run.name, "beyond", &format!("{mbit:.2} of {LIMIT_MBIT} Mbit/s arrive"));
-    }
+    let arrived = format!("{mbit:.2} of {LIMIT_MBIT} Mbit/s arrive");
+    outcome.note(run.name, if holds { "holds" } else { "beyond" }, &arrived);
     for (place, words) in &said {
         outcome.note(run.name, place, words);
     }

@@ -80,16 +80,10 @@ impl FarEnd {
 /// The foreground program, as the lab holds it.
 pub struct Client(Role);
 
-/// Whom it asks, and the link on which it watches what it and the background get.
-#[derive(Deserialize, Serialize)]
-pub struct Requester {
-    far: Ipv4Addr,
-    link: Option<LinkEnd>,
-}
-
 impl Client {
+    /// Whom it asks, and the link on which it watches what it and the background get.
     pub fn start(at: &Namespace, far: Ipv4Addr, link: Option<LinkEnd>) -> Result<Self> {
-        Role::start(at, "http", &Requester { far, link }).map(Self)
+        Role::start(at, "http", &(far, link)).map(Self)
     }
 
     pub fn request(&mut self, method: HttpMethod, bytes: u64) -> Result<Completed> {
@@ -126,7 +120,7 @@ pub fn run_upload(description: &str) -> Result<()> {
 
 /// The role `http`.
 pub fn run_client(description: &str) -> Result<()> {
-    let Requester { far, link } = serde_json::from_str(description)?;
+    let (far, link): (Ipv4Addr, Option<LinkEnd>) = serde_json::from_str(description)?;
     let watch = link.map(|link| LinkWatch::begin(&link, HTTP_PORT, SINK_PORT));
     let mut watch = watch.transpose()?;
     println!("ready");

@@ -41,7 +41,7 @@ pub struct Enqueue {
 }
 
 /// With so many queued.
-#[derive(Deserialize, Serialize)]
+#[derive(Default, Deserialize, Serialize)]
 pub struct EnqueueCost {
     pub queued: u64,
     /// Of each packet.
@@ -157,11 +157,7 @@ impl Queue {
     fn measure(&mut self, queued: u64, packets: u64) -> Result<EnqueueCost> {
         let mut cost = EnqueueCost {
             queued,
-            admission_ns: Vec::new(),
-            enqueue_ns: Vec::new(),
-            clock_ns: Vec::new(),
-            walk_ns: 0.0,
-            tree_ns: 0.0,
+            ..EnqueueCost::default()
         };
         for _ in 0..packets {
             self.hold(queued)?;

@@ -2,16 +2,15 @@
 //! Many limits at once, each of a rule and in both directions, of which some have traffic: how long it takes until all are in
 //! force, what each lets pass, and what the daemon costs while nothing is sent any more.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::flows::{Flows, ReceivedPackets, start_far};
 use super::place::{LoadedDevice, configuration};
-use crate::experiment::{Run, pause};
+use crate::experiment::{Run, TemporaryFolder, pause};
 use crate::giveway::{self, Daemon, answers};
 use crate::interrupt::{wait_for, wait_until};
 use crate::meter::{Meter, resident_mb};
@@ -62,12 +61,10 @@ impl Many {
         let device = &place.device;
         let ports: Vec<_> = (0..self.active).map(|n| (port_of(n), Some(way_of(n)))).collect();
         let mut far = start_far(&place.peer, &ports)?;
-        let rules = Rules::create(run)?;
-        let words = rules
-            .folder
-            .to_str()
-            .context("the folder of rules has a strange name")?;
-        let mut daemon = Daemon::raise_with_rules(words, device, &configuration(), &run.file(""))?;
+        let rules = run.temporary_folder()?;
+        write_rules(&rules, &[])?;
+        let words = rules.0.display().to_string();
+        let mut daemon = Daemon::raise_with_rules(&words, device, &configuration(), &run.file(""))?;
         let mut outcome = Outcome::default();
         run.progress.tick("putting limits up");
         self.put_up(&place, &rules, run, &mut outcome)?;
@@ -86,8 +83,8 @@ impl Many {
     }
 
     /// From the request to read the rules until both directions have all limits.
-    fn put_up(&self, place: &LoadedDevice, rules: &Rules, run: &Run, outcome: &mut Outcome) -> Result<()> {
-        rules.write(&self.rules())?;
+    fn put_up(&self, place: &LoadedDevice, rules: &TemporaryFolder, run: &Run, outcome: &mut Outcome) -> Result<()> {
+        write_rules(rules, &self.rules())?;
         let began = Instant::now();
         answers::reload(&place.device)?;
         let limits = usize::try_from(self.limits)?;
@@ -169,30 +166,8 @@ fn count(active: &mut [Active], far: &mut Role) -> Result<Vec<(Instant, u64)>> {
     active.iter_mut().map(of).collect()
 }
 
-/// The folder, gone when dropped, as a later run is to begin with none.
-struct Rules {
-    folder: PathBuf,
-}
-
-impl Rules {
-    fn create(run: &Run) -> Result<Self> {
-        let folder = run.file("-rules");
-        std::fs::create_dir_all(&folder)?;
-        let rules = Self { folder };
-        rules.write(&[])?;
-        Ok(rules)
-    }
-
-    fn write(&self, rules: &[Value]) -> Result<()> {
-        giveway::write(&self.folder.join("10-limits.toml"), &json!({"rule": rules}))
-    }
-}
-
-impl Drop for Rules {
-    fn drop(&mut self) {
-        // What cannot be removed is written anew.
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
+fn write_rules(folder: &TemporaryFolder, rules: &[Value]) -> Result<()> {
+    giveway::write(&folder.0.join("10-limits.toml"), &json!({"rule": rules}))
 }
 
 fn port_of(n: u64) -> u16 {
@@ -226,8 +201,8 @@ fn held(place: &LoadedDevice) -> Result<[usize; 2]> {
     Ok([network.uploads, network.downloads].map(|view| if view.links.is_empty() { 0 } else { view.limits.len() }))
 }
 
-fn take_down(place: &LoadedDevice, rules: &Rules, run: &Run, outcome: &mut Outcome) -> Result<()> {
-    rules.write(&[])?;
+fn take_down(place: &LoadedDevice, rules: &TemporaryFolder, run: &Run, outcome: &mut Outcome) -> Result<()> {
+    write_rules(rules, &[])?;
     let began = Instant::now();
     answers::reload(&place.device)?;
     wait_until("no limit", PUT_UP_WITHIN, || {

@@ -39,22 +39,8 @@ pub struct Passing {
     pub window_s: f64,
 }
 
-#[derive(Clone, Copy, Eq, PartialEq)]
-pub enum LimitState {
-    NoLimit,
-    OneLimit,
-}
-
-impl LimitState {
-    pub const ALL: [Self; 2] = [Self::NoLimit, Self::OneLimit];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NoLimit => "no-limit",
-            Self::OneLimit => "one-limit",
-        }
-    }
-}
+/// By their names: whether there is a limit, which nothing of the traffic has.
+pub const STATES: [(&str, bool); 2] = [("no-limit", false), ("one-limit", true)];
 
 /// The device under load.
 struct LoadedPlace<'a> {
@@ -62,7 +48,7 @@ struct LoadedPlace<'a> {
     daemon: &'a Daemon,
     silent: &'a Role,
     passing: Passing,
-    state: LimitState,
+    is_limited: bool,
     /// How often the daemon did not answer in time.
     unanswered: Cell<u32>,
 }
@@ -89,7 +75,7 @@ impl Passing {
             daemon: &daemon,
             silent: &silent,
             passing: self,
-            state: LimitState::NoLimit,
+            is_limited: false,
             unanswered: Cell::new(0),
         };
         let mut outcome = Outcome::default();
@@ -115,9 +101,9 @@ impl LoadedPlace<'_> {
             .iter()
             .map(|round| round.one_limit_mbit / round.no_limit_mbit)
             .collect();
-        for state in LimitState::ALL {
-            let mbit: Vec<_> = rounds.iter().map(|round| round.of(state)).collect();
-            let point = format!("{}/{}", run.name, state.name());
+        for (state, is_limited) in STATES {
+            let mbit: Vec<_> = rounds.iter().map(|round| round.of(is_limited)).collect();
+            let point = format!("{}/{}", run.name, state);
             outcome.set(&point, "mbit", percentile(&mbit, 50.0));
         }
         outcome.percentiles(run.name, "ratio_*", &ratios, &[0, 25, 50, 75, 100]);
@@ -125,16 +111,12 @@ impl LoadedPlace<'_> {
     }
 
     fn round(&mut self) -> Result<Round> {
-        let first = self.state;
-        let other = if first == LimitState::NoLimit {
-            LimitState::OneLimit
+        let first = self.is_limited;
+        let [of_first, of_other] = [self.mbit_in(first)?, self.mbit_in(!first)?];
+        let (no_limit_mbit, one_limit_mbit) = if first {
+            (of_other, of_first)
         } else {
-            LimitState::NoLimit
-        };
-        let [of_first, of_other] = [self.mbit_in(first)?, self.mbit_in(other)?];
-        let (no_limit_mbit, one_limit_mbit) = match first {
-            LimitState::NoLimit => (of_first, of_other),
-            LimitState::OneLimit => (of_other, of_first),
+            (of_first, of_other)
         };
         Ok(Round {
             no_limit_mbit,
@@ -142,8 +124,8 @@ impl LoadedPlace<'_> {
         })
     }
 
-    fn mbit_in(&mut self, state: LimitState) -> Result<f64> {
-        self.switch(state)?;
+    fn mbit_in(&mut self, is_limited: bool) -> Result<f64> {
+        self.switch(is_limited)?;
         Ok(self.period()?.mbit())
     }
 
@@ -155,16 +137,16 @@ impl LoadedPlace<'_> {
 
     /// What the programs take in each state, apart from the rounds: the kernel's counting costs something itself.
     fn measure_programs(&mut self, run: &Run, outcome: &mut Outcome) -> Result<()> {
-        for state in LimitState::ALL {
-            run.progress.tick(&format!("programs, {}", state.name()));
-            self.switch(state)?;
+        for (state, is_limited) in STATES {
+            run.progress.tick(&format!("programs, {}", state));
+            self.switch(is_limited)?;
             let _statistics = enable_statistics()?;
             let nothing = Nothing::load()?;
             let before = nothing.program.runs()?;
             let period = self.period()?;
             let clock = nothing.program.runs()? - before;
             let clock_ns = clock.time_ns as f64 / clock.count.max(1) as f64;
-            let point = format!("{}/{}", run.name, state.name());
+            let point = format!("{}/{}", run.name, state);
             set_metrics(outcome, &point, &period, clock_ns);
             tell_attached(outcome, &point, &self.place.attached(self.daemon)?);
         }
@@ -184,11 +166,10 @@ impl LoadedPlace<'_> {
         })
     }
 
-    fn switch(&mut self, state: LimitState) -> Result<()> {
-        if state == self.state {
+    fn switch(&mut self, is_limited: bool) -> Result<()> {
+        if is_limited == self.is_limited {
             return Ok(());
         }
-        let is_limited = state == LimitState::OneLimit;
         let kbit = is_limited.then_some(LIMIT_KBIT);
         let device = &self.place.device;
         self.insist("the limit to be taken", || {
@@ -199,16 +180,17 @@ impl LoadedPlace<'_> {
             let held = [network.downloads, network.uploads].map(|view| !view.links.is_empty());
             Ok(held == [is_limited; 2])
         })?;
-        self.state = state;
+        self.is_limited = is_limited;
         pause(SETTLE_S)
     }
 }
 
 impl Round {
-    fn of(self, state: LimitState) -> f64 {
-        match state {
-            LimitState::NoLimit => self.no_limit_mbit,
-            LimitState::OneLimit => self.one_limit_mbit,
+    fn of(self, is_limited: bool) -> f64 {
+        if is_limited {
+            self.one_limit_mbit
+        } else {
+            self.no_limit_mbit
         }
     }
 }

@@ -47,15 +47,11 @@ pub struct MultihomedDevice {
 }
 
 impl MultihomedDevice {
-    pub fn raise(run: &Run) -> Result<Self> {
-        Self::with(run, NEAR, FAR, 24, SERVER)
-    }
-
-    pub fn raise_with_ipv6_alone(run: &Run) -> Result<Self> {
-        Self::with(run, NEAR_IPV6, FAR_IPV6, 64, SERVER_IPV6)
-    }
-
-    fn with(run: &Run, near: [&str; 2], far: [&str; 2], prefix: u8, server: &str) -> Result<Self> {
+    pub fn raise(run: &Run, is_ipv6_alone: bool) -> Result<Self> {
+        let (near, far, prefix, server) = match is_ipv6_alone {
+            true => (NEAR_IPV6, FAR_IPV6, 64, SERVER_IPV6),
+            false => (NEAR, FAR, 24, SERVER),
+        };
         let device = Namespace::create("device")?;
         let ends = [Namespace::create("first")?, Namespace::create("second")?];
         for at in [&device, &ends[0], &ends[1]] {
