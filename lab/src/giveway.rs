@@ -160,15 +160,13 @@ impl Daemon {
     fn start_with(words: &[&str], station: &Namespace, configuration: &Path, log: PathBuf) -> Result<Self> {
         let mut command = station.command(binary()?)?;
         command.arg("run").arg("--config").arg(configuration).args(words);
-        let messages = File::options().create(true).append(true).open(&log)?;
-        command
-            .stdin(Stdio::null())
-            .stdout(messages.try_clone()?)
-            .stderr(messages);
-        Ok(Self {
-            process: Process::spawn(command)?,
-            log,
-        })
+        Self::of(command, log)
+    }
+
+    /// Any command that is one in the end.
+    pub fn of(command: Command, log: PathBuf) -> Result<Self> {
+        let process = Process::spawn_logged(command, &log)?;
+        Ok(Self { process, log })
     }
 
     /// Until it answers `giveway status`.
@@ -223,6 +221,12 @@ impl Daemon {
             kill(Pid::from_raw(guardian), Signal::SIGKILL)?;
         }
         self.process.kill()
+    }
+
+    /// By itself, as it was told.
+    pub fn ends(&mut self) -> Result<bool> {
+        let ended = wait_for("giveway to end", STOP_LIMIT, || self.process.exit());
+        Ok(ended.is_ok_and(|status| status.success()))
     }
 
     /// Ends it as an administrator would; it reverts what it changed.

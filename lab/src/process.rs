@@ -3,7 +3,9 @@
 //! Input: a command. Output: a handle that ends the child when dropped. Never signals a process that it
 //! did not start.
 
+use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -29,6 +31,13 @@ impl Process {
         }
         let child = command.spawn().with_context(|| cannot_start(&command))?;
         Ok(Self { child, stays: false })
+    }
+
+    /// Without input; what it says is added to this file.
+    pub fn spawn_logged(mut command: Command, log: &Path) -> Result<Self> {
+        let log = File::options().create(true).append(true).open(log)?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        Self::spawn(command)
     }
 
     pub fn id(&self) -> i32 {

@@ -15,7 +15,7 @@ use super::ends::{BACKGROUND, DATAGRAMS, DOWNLOAD, UPLOAD};
 use super::sockets::{Socket, rates, socket};
 use super::stage::{CAP_SEGMENTS, ProbedDevice, RATE_MBIT};
 use crate::experiment::pause;
-use crate::giveway::answers;
+use crate::giveway::{Daemon, answers};
 use crate::interrupt::{check, wait_for, wait_until};
 use crate::scheduling::{is_fully_nice, is_realtime};
 
@@ -176,9 +176,7 @@ pub fn run(
         on_cell(&cell);
         cells.push(cell);
     }
-    if let Some(daemon) = &mut stage.daemon {
-        daemon.stop()?;
-    }
+    stage.daemon.as_mut().map_or(Ok(()), Daemon::stop)?;
     Ok(cells)
 }
 

@@ -154,15 +154,14 @@ fn measure(run: &Run, configuration: Option<Value>) -> Result<Outcome> {
     run.keep(&frames)?;
     let mut outcome = Outcome::default();
     for (at, traffic) in TRAFFIC.iter().enumerate() {
-        set_metrics(
-            &mut outcome,
-            &format!("{}/{}", run.name, traffic.name),
-            &of_traffic(&frames, at),
-        );
+        let ports = port(at, 0)..port(at + 1, 0);
+        let frames: Vec<_> = frames
+            .iter()
+            .filter(|frame| ports.contains(&frame.local_port))
+            .collect();
+        set_metrics(&mut outcome, &format!("{}/{}", run.name, traffic.name), &frames);
     }
-    if let Some(daemon) = &mut daemon {
-        daemon.stop()?;
-    }
+    daemon.as_mut().map_or(Ok(()), Daemon::stop)?;
     Ok(outcome)
 }
 
@@ -193,14 +192,6 @@ fn flows() -> Vec<MarkedFlow> {
         })
     };
     TRAFFIC.iter().enumerate().flat_map(of).collect()
-}
-
-fn of_traffic(frames: &[Frame], at: usize) -> Vec<&Frame> {
-    let ports = port(at, 0)..port(at + 1, 0);
-    frames
-        .iter()
-        .filter(|frame| ports.contains(&frame.local_port))
-        .collect()
 }
 
 fn set_metrics(outcome: &mut Outcome, point: &str, frames: &[&Frame]) {

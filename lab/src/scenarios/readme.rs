@@ -166,7 +166,7 @@ fn laptop(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     };
     let mut house = House::raise(run)?;
     let _server = house.serve()?;
-    let daemon = house.start_daemon(run)?;
+    let mut daemon = house.start_daemon(run)?;
     let mut outcome = Outcome::default();
 
     run.progress.tick(photos);
@@ -177,7 +177,6 @@ fn laptop(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     outcome.set(run.name, "photos_marked_percent", counted.marked_percent("tcp:22"));
     yes(&mut outcome, run, "photos_arrived", is_well && house.has_photos()?);
 
-    let mut daemon = daemon;
     let mut mbit = house.limited(limited, warmup_s, seconds, run, &mut outcome)?;
     // Where it does not hold, README.md says what is to be set, and `exec` that it is so.
     yes(
@@ -228,7 +227,7 @@ fn robot(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     let (said, is_well) = house.say("giveway config check /etc/giveway/giveway.toml")?;
     outcome.note(run.name, "giveway config check", said.trim());
     yes(&mut outcome, run, "configuration_is_right", is_well);
-    let daemon = house.start_daemon(run)?;
+    let mut daemon = house.start_daemon(run)?;
     let camera = house.start("/usr/bin/camera 600")?;
     let _upload = house.start_in("log-upload.service", "curl -s -T video.mkv https://example.org/")?;
     let _teleop = house.start_in("teleop.service", "sleep 600")?;
@@ -272,7 +271,7 @@ fn robot(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
 fn download(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     let house = House::raise(run)?;
     let _server = house.serve_file("big.iso")?;
-    let daemon = house.start_daemon(run)?;
+    let mut daemon = house.start_daemon(run)?;
     let mut outcome = Outcome::default();
     let line = Recipes::read()?.download;
     let mbit = house.fetched(&line, "big.iso", warmup_s, seconds, run)?;
@@ -295,7 +294,7 @@ fn edge(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     let (said, is_well) = house.say("giveway config check /etc/giveway/giveway.toml")?;
     outcome.note(run.name, "giveway config check", said.trim());
     yes(&mut outcome, run, "configuration_is_right", is_well);
-    let daemon = house.start_daemon(run)?;
+    let mut daemon = house.start_daemon(run)?;
     let _log = house.start_in("log-upload.service", "curl -s -T video.mkv https://example.org/")?;
     let _telemetry = house.start_in(
         "telemetry.service",

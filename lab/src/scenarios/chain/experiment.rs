@@ -67,10 +67,12 @@ pub struct Parts {
 impl Chain {
     pub fn run(&self, run: &Run) -> Result<Outcome> {
         let name = run.name;
-        let wire = raise_wire()?;
+        let wire = Wire::create()?;
         let ends = [(&wire.sender, "asking"), (&wire.receiver, "answering")];
         let mut daemons = Vec::new();
         for (end, role) in ends {
+            // As network cards are: what arrives is taken in by NAPI, which a virtual one has where it may join packets.
+            end.run("ethtool", &format!("-K {STATION_DEVICE} gro on"))?;
             daemons.extend(set_up(self, end, run, role)?);
         }
         let link = |end| Link::load(end, RATE_MBIT * 125_000, 1, self.requests);
@@ -124,15 +126,6 @@ impl Chain {
         daemons.iter_mut().try_for_each(Daemon::stop)?;
         Ok(outcome)
     }
-}
-
-/// As network cards are: what arrives is taken in by NAPI, which a virtual one has where it may join packets.
-fn raise_wire() -> Result<Wire> {
-    let wire = Wire::create()?;
-    for end in [&wire.sender, &wire.receiver] {
-        end.run("ethtool", &format!("-K {STATION_DEVICE} gro on"))?;
-    }
-    Ok(wire)
 }
 
 /// giveway's daemon, where any of its parts is on; the kernel's queue, paced to the link, where its own is not.

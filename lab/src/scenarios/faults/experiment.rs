@@ -267,9 +267,8 @@ impl Stage {
         let state = until(LIMIT, &mut injector, |state| state.is_over)?;
         case.hung |= !state.is_over;
         (case.is_met, case.is_loaders) = (state.has_failed, state.is_loaders);
-        case.ended = case
-            .ended
-            .or_else(|| state.ended.filter(|how| !is_as_told(how, by_kill)));
+        let as_asked = if by_kill { "SIGKILL" } else { "exit 0" };
+        case.ended = case.ended.or_else(|| state.ended.filter(|how| how != as_asked));
         if case.hung {
             injector.ask::<InjectorState>(ask::KILL)?;
         }
@@ -405,11 +404,6 @@ impl Stage {
         case.said.extend(text.lines().filter(is_told).map(str::to_owned));
         Ok(())
     }
-}
-
-/// The end that was asked for.
-fn is_as_told(how: &str, by_kill: bool) -> bool {
-    how == if by_kill { "SIGKILL" } else { "exit 0" }
 }
 
 fn until(limit: Duration, injector: &mut Role, holds: fn(&InjectorState) -> bool) -> Result<InjectorState> {

@@ -77,7 +77,8 @@ impl Many {
         tell_idle(&mut outcome, run.name, &daemon)?;
         run.progress.tick("taking limits down");
         take_down(&place, &rules, run, &mut outcome)?;
-        outcome.set(run.name, "left_attached", place.attached(&daemon)?.total() as f64);
+        let left: usize = place.attached(&daemon)?.iter().map(|(_, count)| count).sum();
+        outcome.set(run.name, "left_attached", left as f64);
         daemon.stop()?;
         Ok(outcome)
     }

@@ -9,7 +9,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::flows::{Flows, start_far};
-use super::place::{Attached, LoadedDevice, UsageInterval, UsageTotals, configuration};
+use super::place::{LoadedDevice, UsageInterval, UsageTotals, configuration};
 use crate::bpf_objects::{Nothing, enable_statistics};
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
@@ -148,7 +148,12 @@ impl LoadedPlace<'_> {
             let clock_ns = clock.time_ns as f64 / clock.count.max(1) as f64;
             let point = format!("{}/{}", run.name, state);
             set_metrics(outcome, &point, &period, clock_ns);
-            tell_attached(outcome, &point, &self.place.attached(self.daemon)?);
+            let attached = self.place.attached(self.daemon)?;
+            for (what, count) in attached {
+                outcome.set(&point, what, count as f64);
+            }
+            let all: usize = attached.iter().map(|(_, count)| count).sum();
+            outcome.set(&point, "attached", all as f64);
         }
         Ok(())
     }
@@ -204,11 +209,4 @@ fn set_metrics(outcome: &mut Outcome, point: &str, period: &UsageInterval, clock
         let each = runs.net_ns(clock_ns) / runs.count as f64;
         outcome.set(point, &format!("{name}_ns"), each);
     }
-}
-
-fn tell_attached(outcome: &mut Outcome, point: &str, attached: &Attached) {
-    outcome.set(point, "tcx_programs", attached.tcx_programs as f64);
-    outcome.set(point, "clsact_qdiscs", attached.clsact_qdiscs as f64);
-    outcome.set(point, "ifb_devices", attached.ifb_devices as f64);
-    outcome.set(point, "attached", attached.total() as f64);
 }

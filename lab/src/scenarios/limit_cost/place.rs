@@ -34,19 +34,6 @@ pub fn configuration() -> Value {
     json!({"cap": {"policy": "none"}, "queue": {"backend": "none"}, "marks": marks})
 }
 
-/// What giveway has attached or made in the device's namespace.
-pub struct Attached {
-    pub tcx_programs: usize,
-    pub clsact_qdiscs: usize,
-    pub ifb_devices: usize,
-}
-
-impl Attached {
-    pub fn total(&self) -> usize {
-        self.tcx_programs + self.clsact_qdiscs + self.ifb_devices
-    }
-}
-
 /// Totals; the difference of two is a period.
 pub struct UsageTotals {
     at: Instant,
@@ -82,7 +69,8 @@ impl LoadedDevice {
         }
     }
 
-    pub fn attached(&self, daemon: &Daemon) -> Result<Attached> {
+    /// What giveway has attached or made in the device's namespace.
+    pub fn attached(&self, daemon: &Daemon) -> Result<[(&'static str, usize); 3]> {
         let links = attached_links(&held_by(daemon.process.id(), ObjectKind::Link));
         let qdiscs = self.device.tc("qdisc show")?;
         let ifbs = self.device.run("ip", "-oneline link show type ifb")?.stdout;
@@ -90,11 +78,14 @@ impl LoadedDevice {
             let said = String::from_utf8_lossy(said);
             said.lines().filter(|line| line.contains(word)).count()
         };
-        Ok(Attached {
-            tcx_programs: links.iter().filter(|link| link.name.starts_with("Tcx")).count(),
-            clsact_qdiscs: lines(&qdiscs, "qdisc clsact"),
-            ifb_devices: lines(&ifbs, "giveway-"),
-        })
+        Ok([
+            (
+                "tcx_programs",
+                links.iter().filter(|link| link.name.starts_with("Tcx")).count(),
+            ),
+            ("clsact_qdiscs", lines(&qdiscs, "qdisc clsact")),
+            ("ifb_devices", lines(&ifbs, "giveway-")),
+        ])
     }
 }
 

@@ -201,9 +201,7 @@ fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
     let rtts_us: Vec<(u64, u32)> = sender.map_or(Ok(Vec::new()), |sender| sender.finish())?;
     let arrivals: Arrivals = sink.finish()?;
     run.keep(&json!({"arrivals": &arrivals, "rtts_us": &rtts_us, "found": &found}))?;
-    if let Some(mut daemon) = daemon {
-        daemon.stop()?;
-    }
+    daemon.map_or(Ok(()), |mut daemon| daemon.stop())?;
     let [from_ns, to_ns] = [trial.warmup_s, end_s].map(|s| begun_ns + (s * 1e9) as u64);
     let mut outcome = Outcome::default();
     let measured = rtts_us.iter().filter(|(t_ns, _)| (from_ns..to_ns).contains(t_ns));

@@ -120,9 +120,7 @@ fn send(run: &Run, stands: Stands, flows: u32, warmup_s: f64, seconds: f64) -> R
     outcome.set(run.name, "busy_percent", busy * 1e-7 / elapsed_s);
     outcome.set(run.name, "busy_ns_per_kb", busy / (bytes / 1e3));
     drop(client);
-    if let Some(daemon) = &mut daemon {
-        daemon.stop()?;
-    }
+    daemon.as_mut().map_or(Ok(()), Daemon::stop)?;
     Ok(outcome)
 }
 

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use crate::air::STATION_DEVICE;
 use crate::cgroup::Cgroup;
 use crate::experiment::{Run, TemporaryFolder, pause};
-use crate::giveway::{answers, binary};
+use crate::giveway::{Daemon, answers, binary};
 use crate::guest::find;
 use crate::interrupt::wait_for;
 use crate::namespace::Namespace;
@@ -61,25 +61,6 @@ pub struct House {
     far: Namespace,
     folder: TemporaryFolder,
     log: PathBuf,
-}
-
-/// A running `giveway run`.
-pub struct InstalledDaemon(Process);
-
-impl InstalledDaemon {
-    pub fn stop(mut self) -> Result<()> {
-        ensure!(
-            self.0.stop(Duration::from_secs(10))?,
-            "giveway did not end well on SIGTERM"
-        );
-        Ok(())
-    }
-
-    /// By itself, as it was told.
-    pub fn ends(&mut self) -> Result<bool> {
-        let ended = wait_for("giveway to end", Duration::from_secs(10), || self.0.exit());
-        Ok(ended.is_ok_and(|status| status.success()))
-    }
 }
 
 impl House {
@@ -177,21 +158,12 @@ impl House {
         Ok(command)
     }
 
-    fn spawn(&self, mut command: Command) -> Result<Process> {
-        let log = File::options().create(true).append(true).open(&self.log)?;
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        Process::spawn(command)
-    }
-
     /// It answers when this returns. Nothing on its command line: all that it knows is in `/etc/giveway`.
-    pub fn start_daemon(&self, run: &Run) -> Result<InstalledDaemon> {
-        let mut command = self.enter(&["giveway", "run"])?;
-        let log = File::options().create(true).append(true).open(run.file(".log"))?;
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let mut process = Process::spawn(command)?;
+    pub fn start_daemon(&self, run: &Run) -> Result<Daemon> {
+        let mut daemon = Daemon::of(self.enter(&["giveway", "run"])?, run.file(".log"))?;
         wait_for("giveway to answer", START_LIMIT, || {
             ensure!(
-                process.exit()?.is_none(),
+                daemon.process.exit()?.is_none(),
                 "giveway ended: {}",
                 fs::read_to_string(run.file(".log"))?
             );
@@ -199,7 +171,7 @@ impl House {
             pause(ASK_EVERY_S)?;
             Ok(answers::status(&self.device).ok())
         })?;
-        Ok(InstalledDaemon(process))
+        Ok(daemon)
     }
 
     /// Runs a line to its end; gives back what it said on both outputs, and whether it succeeded.
@@ -210,7 +182,7 @@ impl House {
 
     /// A line that is one command: that is the process.
     pub fn start(&self, line: &str) -> Result<Process> {
-        self.spawn(self.enter(&["sh", "-c", &format!("exec {line}")])?)
+        Process::spawn_logged(self.enter(&["sh", "-c", &format!("exec {line}")])?, &self.log)
     }
 
     /// What arrives of a command while it runs.
@@ -265,7 +237,7 @@ impl House {
         let cgroup = Cgroup::make(&format!("gwlab{}.slice/{unit}", std::process::id()))?;
         let line = format!("echo $$ >{}/cgroup.procs; exec {line}", cgroup.folder.display());
         self.cgroups.insert(0, cgroup);
-        self.spawn(self.enter(&["sh", "-c", &line])?)
+        Process::spawn_logged(self.enter(&["sh", "-c", &line])?, &self.log)
     }
 
     /// An unmodified program that sends to the port of the robot's commands.

@@ -147,7 +147,7 @@ fn send_datagrams(random: &mut ChaCha8Rng, counts: &mut Counts) -> io::Result<()
         true => (NEAR_V4.into(), FAR_V4.into()),
         false => (NEAR_V6.into(), FAR_V6.into()),
     };
-    let port = any_port(random);
+    let port = pick(random, &[RULE_PORT, BACKGROUND_PORT, 9, 5_006]);
     let socket = UdpSocket::bind((near, 0))?;
     socket.connect((far, port))?;
     socket.set_nonblocking(true)?;
@@ -202,10 +202,6 @@ fn mark(socket: &UdpSocket, is_v4: bool, random: &mut ChaCha8Rng) -> bool {
 
 fn any_priority(random: &mut ChaCha8Rng) -> [u8; 4] {
     pick(random, &[0_i32, 0, 1, 6, 7]).to_ne_bytes()
-}
-
-fn any_port(random: &mut ChaCha8Rng) -> u16 {
-    pick(random, &[RULE_PORT, BACKGROUND_PORT, 9, 5_006])
 }
 
 /// SO_TXTIME, mostly as giveway wants it.

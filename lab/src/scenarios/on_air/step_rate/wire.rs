@@ -45,9 +45,7 @@ pub fn upload(run: &Run, method: WireMethod, steps: Steps) -> Result<Outcome> {
     modem.pass(begun, 0.0, steps.end_s)?;
     let uploaded = Uploaded::of_one(begun_ns, sink.finish()?, sender.finish()?);
     run.keep(&uploaded)?;
-    if let Some(mut daemon) = daemon {
-        daemon.stop()?;
-    }
+    daemon.map_or(Ok(()), |mut daemon| daemon.stop())?;
     let mut outcome = steps.outcome(run.name, &uploaded);
     let waits = uploaded.probes_stay_below_s((steps.falls_s, steps.rises_s), steps.bound_ms - RTT_MS as f64);
     outcome.set(run.name, "others_down_s", waits);
