@@ -16,7 +16,7 @@ pub struct AccessPoint {
     /// What the daemons do; without it none runs.
     pub giveway: Option<Cap>,
     /// What they do with connections to the server, which are all background then.
-    pub background: Option<Background>,
+    pub background: Option<BackgroundPolicy>,
     pub managed: Managed,
 }
 
@@ -30,7 +30,7 @@ pub enum Managed {
 
 /// Parts of giveway's class background.
 #[derive(Clone, Copy, Debug)]
-pub struct Background {
+pub struct BackgroundPolicy {
     pub is_marked: bool,
     /// By its congestion control.
     pub is_slowed: bool,

@@ -228,7 +228,7 @@ pub const ROWS: &[Scenario] = &[
         plan: &OnAir {
             media: Media::Each(&[FIXED54, ARF, ARF_LOSSY, ARF_CLASSIC]),
             variants: |air| {
-                let told = told(air).map(|cap| ("told", Some(cap)));
+                let told = configured_cap(air).map(|cap| ("told", Some(cap)));
                 let key = ("key", Some(Cap::Default { has_key: true }));
                 let no_key = ("no-key", Some(Cap::Default { has_key: false }));
                 let policies: Vec<_> = [PLAIN].into_iter().chain(told).chain([key, no_key]).collect();
@@ -237,7 +237,7 @@ pub const ROWS: &[Scenario] = &[
             bounds: |air| {
                 let [plain, by_number, key, no_key] = air.names(["plain", "told", "key", "no-key"]);
                 let mut checks = Vec::new();
-                if told(air).is_some() {
+                if configured_cap(air).is_some() {
                     checks.extend([
                         Check::over(&key, &by_number, "goodput_mbit", Relation::AtLeast(0.9)),
                         Check::over(&key, &by_number, "jain", Relation::AtLeast(0.9)),
@@ -260,7 +260,7 @@ pub const ROWS: &[Scenario] = &[
 ];
 
 /// Just below the collapse of `arf-classic` in model time is above it live: no number is true there.
-fn told(air: &super::Air) -> Option<Cap> {
+fn configured_cap(air: &super::Conditions) -> Option<Cap> {
     best_cap(air).filter(|_| air.medium != ARF_CLASSIC)
 }
 
