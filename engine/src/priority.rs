@@ -18,6 +18,8 @@ use std::time::Duration;
 
 use crate::change::Change;
 use crate::config::CEILING;
+#[cfg(feature = "corpus")]
+use crate::corpus::priority::Call;
 use crate::model::{Process, ProcessId};
 
 mod budget;
@@ -45,6 +47,7 @@ pub use grant::{Grant, Grants};
 use held::Held;
 pub use lending::{Borrower, Lender, Lent};
 use napi::Napi;
+pub use napi::RefusedThread;
 pub use rule::{Policy, Rule, Rules, Schedule, first_match, watched};
 pub use status::{
     BudgetStatus, ChainStatus, ChainThread, Counters, HeldStatus, NapiStatus, PriorityStatus, RuleStatus,
@@ -136,9 +139,8 @@ pub enum Input {
     Canary { cpu: u32, waited: Duration },
     /// The threads that take packets in are these now.
     NapiThreads { threads: Vec<ProcessId>, priority: u32 },
-    /// What became of [`Action::RaiseNapi`]: the CPU time until then of all that are raised, and those that are not, by
-    /// number, with the reason.
-    NapiRaised { cpu: Duration, refused: Vec<(u32, String)> },
+    /// What became of [`Action::RaiseNapi`]: the CPU time until then of all that are raised, and those that are not.
+    NapiRaised { cpu: Duration, refused: Vec<RefusedThread> },
     /// A request with a deadline is for this thread, which has no real time.
     Request { tid: u32, pid: u32, service: Service },
     /// Something else is, after the deadline of its latest request, and it is raised.
@@ -239,15 +241,20 @@ pub struct Priority {
     counters: Counters,
     /// What follows from the present step.
     actions: Vec<Action>,
+    #[cfg(feature = "corpus")]
+    recording: Option<crate::corpus::recorder::Recording>,
 }
 
 impl Priority {
     /// `rules` of the configuration, in its order: the first that matches counts.
     pub fn new(limits: Limits, grants: Grants, rules: Vec<Rule>, dry_run: bool) -> Self {
+        let rules = Arc::new(rules.into_iter().map(Arc::new).collect());
         Self {
+            #[cfg(feature = "corpus")]
+            recording: crate::corpus::recorder::Recording::of_priority(&limits, &grants.0, &rules, dry_run),
             limits,
             grants,
-            rules: Arc::new(rules.into_iter().map(Arc::new).collect()),
+            rules,
             held: BTreeMap::new(),
             having: BTreeSet::new(),
             accounts: BTreeMap::new(),
@@ -268,12 +275,22 @@ impl Priority {
     /// Local services whose requests give their handlers priority.
     #[must_use]
     pub fn with_chains(mut self, now: Duration, chains: impl IntoIterator<Item = (Service, Terms)>) -> Self {
-        self.chains = Chains::new(now, self.limits.window, chains);
+        self.set_chains(now, chains.into_iter().collect());
         self
+    }
+
+    pub(crate) fn set_chains(&mut self, now: Duration, chains: Vec<(Service, Terms)>) {
+        #[cfg(feature = "corpus")]
+        self.note(now, &Call::Chains(chains.clone()));
+        self.chains = Chains::new(now, self.limits.window, chains);
     }
 
     /// Takes one observation and returns what follows from it.
     pub fn step(&mut self, now: Duration, input: Input) -> Vec<Action> {
+        #[cfg(feature = "corpus")]
+        if let Some(recording) = &mut self.recording {
+            recording.input(now, &input);
+        }
         match input {
             Input::Started { started, rule } => self.judge(now, *started, rule),
             Input::TaskAdded { id, tid } => self.add_task(now, id, tid),
@@ -295,7 +312,23 @@ impl Priority {
             Input::ChainsEnded => self.chains.end(),
         }
         self.release();
+        self.take_actions()
+    }
+
+    /// The end of whatever may be asked of the engine.
+    fn take_actions(&mut self) -> Vec<Action> {
+        #[cfg(feature = "corpus")]
+        if let Some(recording) = &mut self.recording {
+            recording.actions(&self.actions);
+        }
         std::mem::take(&mut self.actions)
+    }
+
+    #[cfg(feature = "corpus")]
+    fn note(&mut self, now: Duration, call: &Call) {
+        if let Some(recording) = &mut self.recording {
+            recording.call(now, call);
+        }
     }
 
     /// Whether budgets and canaries have to be looked at.

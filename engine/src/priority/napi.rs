@@ -30,13 +30,20 @@ pub(super) enum State {
     Refused,
 }
 
+/// A thread that could not be raised.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RefusedThread {
+    pub tid: u32,
+    pub why: String,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Napi {
     pub threads: Vec<ProcessId>,
     pub priority: u32,
     pub state: State,
-    /// Those of them that could not be raised, by number, and why.
-    pub refused: Vec<(u32, String)>,
+    /// Those of them that could not be raised.
+    pub refused: Vec<RefusedThread>,
     share: Option<Share>,
     spent: Spent,
     /// Their CPU time when it was counted last.
@@ -80,7 +87,7 @@ impl Napi {
         });
     }
 
-    pub fn conclude(&mut self, cpu: Duration, refused: Vec<(u32, String)>, actions: &mut Vec<Action>) {
+    pub fn conclude(&mut self, cpu: Duration, refused: Vec<RefusedThread>, actions: &mut Vec<Action>) {
         if self.state != State::Asked {
             return;
         }
@@ -90,7 +97,7 @@ impl Napi {
             _ => State::Raised,
         };
         self.record((NOT_RAISED, &self.shown()), "napi_priority", actions);
-        for (tid, why) in &self.refused {
+        for RefusedThread { tid, why } in &self.refused {
             let change = self.change(*tid, (NOT_RAISED, &self.shown()), why, false);
             actions.push(Action::Record(Box::new(change)));
         }
@@ -111,7 +118,7 @@ impl Napi {
 
     fn raised(&self) -> impl Iterator<Item = u32> {
         let tids = self.threads.iter().map(|thread| thread.pid);
-        tids.filter(|tid| self.refused.iter().all(|(refused, _)| refused != tid))
+        tids.filter(|tid| self.refused.iter().all(|refused| refused.tid != *tid))
     }
 
     pub fn used(&self, now: Duration, window: Duration) -> Duration {

@@ -9,6 +9,8 @@ use super::budget::{self};
 use super::held::{Held, Standing};
 use super::{Action, DEFAULT_BUDGET_PERCENT, Given, Priority, Rule, Schedule, Started, grant};
 use crate::change::Value;
+#[cfg(feature = "corpus")]
+use crate::corpus::priority::Call;
 use crate::matcher::Matcher;
 use crate::model::{Process, ProcessId};
 
@@ -27,6 +29,8 @@ impl Priority {
     /// # Errors
     /// The reason, where the configuration does not grant that user so much, or the name is taken.
     pub fn add_rule(&mut self, mut rule: Rule, uid: u32, gids: &[u32]) -> Result<Vec<Action>, String> {
+        #[cfg(feature = "corpus")]
+        self.note(Duration::ZERO, &Call::add_rule(&rule, uid, gids));
         rule.added_by = Some(uid);
         // Each user has names of their own, so that nobody takes another's.
         if self.rule_at(&rule.name, rule.user()).is_some() {
@@ -58,7 +62,8 @@ impl Priority {
             ));
         }
         Arc::make_mut(&mut self.rules).push(Arc::new(rule));
-        Ok(vec![Action::Look])
+        self.actions.push(Action::Look);
+        Ok(self.take_actions())
     }
 
     fn rule_at(&self, name: &str, user: Option<u32>) -> Option<usize> {
@@ -71,6 +76,8 @@ impl Priority {
     /// # Errors
     /// The reason, where this user has none of this name or it is one of the configuration.
     pub fn remove_rule(&mut self, now: Duration, name: &str, uid: u32) -> Result<Vec<Action>, String> {
+        #[cfg(feature = "corpus")]
+        self.note(now, &Call::remove_rule(name, uid));
         let asking = Some(uid).filter(|uid| *uid != 0);
         let of_anybody = || self.rules.iter().position(|rule| uid == 0 && rule.name == name);
         let Some(at) = self.rule_at(name, asking).or_else(of_anybody) else {
@@ -91,7 +98,7 @@ impl Priority {
         for id in of_rule {
             self.revoke(now, id, "its rule was removed");
         }
-        Ok(std::mem::take(&mut self.actions))
+        Ok(self.take_actions())
     }
 
     /// `giveway exec`: the asking process wants this for the command that it is about to become.
@@ -105,6 +112,8 @@ impl Priority {
         schedule: Schedule,
         gids: &[u32],
     ) -> Result<Vec<Action>, String> {
+        #[cfg(feature = "corpus")]
+        self.note(now, &Call::launch(&asking, &schedule, gids));
         let process = &asking.process;
         let mut rule = Rule {
             name: format!("{}{}", grant::LAUNCHED, process.uid),
@@ -125,7 +134,7 @@ impl Priority {
         self.charge(now, asking.id, asking.cpu);
         self.may_grant(now, &rule, asking.tasks)?;
         self.grant(now, asking, &rule);
-        Ok(std::mem::take(&mut self.actions))
+        Ok(self.take_actions())
     }
 
     pub(super) fn judge(&mut self, now: Duration, started: Started, matching: Option<Arc<Rule>>) {

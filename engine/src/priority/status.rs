@@ -182,7 +182,7 @@ impl Priority {
                 .napi
                 .refused
                 .iter()
-                .map(|(tid, why)| format!("NAPI thread {tid} is not raised: {why}"))
+                .map(|refused| format!("NAPI thread {} is not raised: {}", refused.tid, refused.why))
                 .collect(),
         }
     }

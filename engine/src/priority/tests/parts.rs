@@ -90,6 +90,13 @@ fn finds(priority: &mut Priority, pids: &[u32]) -> Vec<Action> {
     priority.step(ms(100_000), input)
 }
 
+fn refused(tid: u32, why: &str) -> RefusedThread {
+    RefusedThread {
+        tid,
+        why: why.to_owned(),
+    }
+}
+
 fn raises(pids: &[u32]) -> Action {
     Action::RaiseNapi {
         threads: pids.iter().map(|pid| id(*pid)).collect(),
@@ -133,7 +140,7 @@ fn threads_that_are_found_again_keep_their_share_and_others_get_it() {
 fn a_napi_thread_that_cannot_be_raised_keeps_no_other_from_it() {
     let mut machine = with_all_parts();
     finds(&mut machine.priority, &[9, 10]);
-    let refused = vec![(10, "it has ended".to_owned())];
+    let refused = vec![refused(10, "it has ended")];
     let cpu = machine.napi_cpu;
     machine.tell(Input::NapiRaised { cpu, refused });
     let status = machine.priority.status(machine.now);
@@ -147,7 +154,7 @@ fn a_napi_thread_that_cannot_be_raised_keeps_no_other_from_it() {
 fn napi_threads_that_were_all_refused_are_tried_again_when_they_are_found_again() {
     let mut machine = with_all_parts();
     finds(&mut machine.priority, &[10]);
-    let refused = vec![(10, "no descriptors".to_owned())];
+    let refused = vec![refused(10, "no descriptors")];
     let cpu = machine.napi_cpu;
     machine.tell(Input::NapiRaised { cpu, refused });
     assert!(!machine.priority.status(machine.now).napi.unwrap().raised);
@@ -158,10 +165,8 @@ fn napi_threads_that_were_all_refused_are_tried_again_when_they_are_found_again(
 fn what_is_asked_for_and_not_yet_raised_is_lowered_as_well() {
     let mut machine = with_all_parts();
     finds(&mut machine.priority, &[10]);
-    let why = "a test";
-    let mut actions = Vec::new();
-    machine.priority.napi.lower(machine.now, WINDOW, why, &mut actions);
-    assert_eq!(actions.first(), Some(&Action::LowerNapi));
+    let actions = machine.priority.pause(machine.now, "a test".to_owned());
+    assert!(actions.contains(&Action::LowerNapi));
     let cpu = machine.napi_cpu;
     machine.tell(Input::NapiRaised {
         cpu,
