@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use giveway_engine::model::{Process, ProcessId};
-use giveway_engine::priority::Started;
+use giveway_engine::priority::StartedProcess;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::fstat;
@@ -132,7 +132,7 @@ pub struct Handle {
 /// What was found. The arguments are the caller's to add.
 #[derive(Debug)]
 pub struct Found {
-    pub started: Started,
+    pub started: StartedProcess,
     pub parent: u32,
     /// Another one after each exec, but for one that is long gone.
     pub image: u64,
@@ -203,7 +203,7 @@ impl Handle {
         };
         let at_its_place = paths(&|known| known.target.is_at(&facts));
         Found {
-            started: Started {
+            started: StartedProcess {
                 id: facts.id,
                 process: Process {
                     executables: paths(&|_| true),

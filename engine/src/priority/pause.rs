@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::held::Standing;
+use super::matched::Standing;
 use super::{Action, Priority};
 #[cfg(feature = "corpus")]
 use crate::corpus::priority::Call;
@@ -56,7 +56,7 @@ impl Priority {
         self.chains.unbar_all(now, &mut self.actions);
         self.release();
         // What was started meanwhile and there was no room to remember.
-        self.actions.push(Action::Look);
+        self.actions.push(Action::ScanProcesses);
         self.take_actions()
     }
 

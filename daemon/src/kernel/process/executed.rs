@@ -88,14 +88,14 @@ mod tests {
     use std::time::Duration;
 
     use giveway_engine::model::Process;
-    use giveway_engine::priority::Started;
+    use giveway_engine::priority::StartedProcess;
 
     use super::*;
 
     fn found(pid: u32, uid: u32, image: u64, execs: u64, executables: &[&str]) -> Found {
         let executables: Vec<String> = executables.iter().map(|path| (*path).to_owned()).collect();
         Found {
-            started: Started {
+            started: StartedProcess {
                 id: ProcessId { pid, start_ns: 1 },
                 process: Process {
                     trusted: executables.clone(),

@@ -7,15 +7,15 @@ use super::super::plain::{Readable, Written, fields, kinds};
 use super::changed;
 use crate::change::Change;
 use crate::priority::{
-    Action, Borrower, Given, Grant, Input, Lender, Lent, Limits, Policy, RefusedThread, Rule, Schedule, Seen, Service,
-    Started, Terms, Usage,
+    Action, Borrower, ChainLimits, Grant, GrantedTasks, HandlerSample, Input, Lender, LentTime, Policy, PriorityLimits,
+    PriorityRule, RefusedThread, Schedule, Service, StartedProcess, Usage,
 };
 
 /// What is asked of the engine, but for its inputs.
 pub enum Call {
-    Chains(Vec<(Service, Terms)>),
+    Chains(Vec<(Service, ChainLimits)>),
     AddRule {
-        rule: Rule,
+        rule: PriorityRule,
         uid: u32,
         gids: Vec<u32>,
     },
@@ -24,7 +24,7 @@ pub enum Call {
         uid: u32,
     },
     Launch {
-        asking: Started,
+        asking: StartedProcess,
         schedule: Schedule,
         gids: Vec<u32>,
     },
@@ -34,7 +34,7 @@ pub enum Call {
 
 #[cfg(feature = "corpus")]
 impl Call {
-    pub fn add_rule(rule: &Rule, uid: u32, gids: &[u32]) -> Self {
+    pub fn add_rule(rule: &PriorityRule, uid: u32, gids: &[u32]) -> Self {
         let (rule, gids) = (rule.clone(), gids.to_vec());
         Self::AddRule { rule, uid, gids }
     }
@@ -44,7 +44,7 @@ impl Call {
         Self::RemoveRule { name, uid }
     }
 
-    pub fn launch(asking: &Started, schedule: &Schedule, gids: &[u32]) -> Self {
+    pub fn launch(asking: &StartedProcess, schedule: &Schedule, gids: &[u32]) -> Self {
         Self::Launch {
             asking: asking.clone(),
             schedule: schedule.clone(),
@@ -54,18 +54,18 @@ impl Call {
 }
 
 fields! {
-    Limits { max_priority, max_tasks, total_percent, window, canary, cpus }
+    PriorityLimits { max_priority, max_tasks, total_percent, window, longest_wait, cpus }
     Grant { uid, gid, max_priority, max_tasks, budget_percent }
-    Rule { name, matcher, schedule, budget_percent, max_tasks, added_by }
+    PriorityRule { name, matcher, schedule, budget_percent, max_tasks, added_by }
     Schedule { policy, cpus }
     Service { protocol, local_port }
-    Terms { priority, share_percent }
-    Started { id, process, tasks, cpu }
+    ChainLimits { priority, share_percent }
+    StartedProcess { id, process, tasks, cpu }
     Usage { id, cpu, tasks, found }
-    Given { tasks, old }
-    Lent { lender, used, borrowers, to }
+    GrantedTasks { tasks, old }
+    LentTime { lender, used, borrowers, to }
     Borrower { pid, name }
-    Seen { tid, until, is_awake, cpu }
+    HandlerSample { tid, until, is_awake, cpu }
     RefusedThread { tid; why }
 }
 
@@ -87,7 +87,7 @@ kinds! {
         EndedBefore { id },
         Usage { processes, napi },
         Lent(lent),
-        Canary { cpu, waited },
+        Starvation { cpu, waited },
         NapiThreads { threads, priority },
         NapiRaised { cpu, refused },
         Request { tid, pid, service },
@@ -95,7 +95,7 @@ kinds! {
         Raised { tid, outcome },
         HandlerEnded { tid, cpu },
         Lowered { tid, cpu },
-        Look(seen),
+        Handlers(samples),
         ChainsEnded,
     }
     Policy {
@@ -110,7 +110,7 @@ kinds!(written Action {
     Grant { id, schedule },
     GrantTask { id, tid },
     Revoke { id },
-    Look,
+    ScanProcesses,
     RaiseNapi { threads, priority },
     LowerNapi,
     Raise { tid, priority },
@@ -119,15 +119,15 @@ kinds!(written Action {
     Record(change),
 });
 
-impl Written for Box<Started> {
+impl Written for Box<StartedProcess> {
     fn write(&self) -> Value {
         (**self).write()
     }
 }
 
-impl Readable for Box<Started> {
+impl Readable for Box<StartedProcess> {
     fn read(value: &Value) -> Result<Self, String> {
-        Started::read(value).map(Self::new)
+        StartedProcess::read(value).map(Self::new)
     }
 }
 

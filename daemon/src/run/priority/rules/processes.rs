@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use giveway_engine::change::Subject;
 use giveway_engine::model::{Process, ProcessId};
-use giveway_engine::priority::{Input, Started, first_match};
+use giveway_engine::priority::{self, StartedProcess, first_match};
 use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -36,7 +36,7 @@ impl RulesLoop {
         if self.arguments.contains_key(&id.pid) {
             let started = unknown(id);
             self.tell(
-                Input::Started {
+                priority::Input::Started {
                     started: started.into(),
                     rule: None,
                 },
@@ -93,7 +93,7 @@ impl RulesLoop {
                 self.judge_by_number(id.pid, Some(id));
                 self.release_if_unknown(id.pid);
             }
-            What::Thread { tid } => self.tell(Input::TaskAdded { id, tid }, None),
+            What::Thread { tid } => self.tell(priority::Input::TaskAdded { id, tid }, None),
             What::Exit { cpu } => self.forget(id, cpu),
         }
     }
@@ -138,7 +138,7 @@ impl RulesLoop {
                 self.unread.remove(&pid);
                 let started = unknown(id);
                 self.tell(
-                    Input::Started {
+                    priority::Input::Started {
                         started: started.into(),
                         rule: None,
                     },
@@ -158,7 +158,7 @@ impl RulesLoop {
 
     /// None where they are being asked for.
     pub(super) fn arguments_of(&mut self, found: &Found) -> Option<String> {
-        let Started { id, process, .. } = &found.started;
+        let StartedProcess { id, process, .. } = &found.started;
         let is_any_pattern = self.rules.iter().any(|rule| rule.matcher.cmdline.is_some());
         if !is_any_pattern || !self.wanted.has(process) {
             return Some(String::new());
@@ -187,7 +187,7 @@ impl RulesLoop {
         None
     }
 
-    pub(super) fn begin(&mut self, started: Started, handle: Handle) {
+    pub(super) fn begin(&mut self, started: StartedProcess, handle: Handle) {
         let id = started.id;
         self.count_lent_by(id);
         if let Some(before) = self.held.insert(id.pid, id).filter(|before| *before != id) {
@@ -196,7 +196,7 @@ impl RulesLoop {
         }
         let rule = first_match(&self.rules, &started.process);
         self.tell(
-            Input::Started {
+            priority::Input::Started {
                 started: started.into(),
                 rule,
             },
@@ -215,7 +215,7 @@ impl RulesLoop {
         self.count_lent_by(id);
         self.tools.lending.remove(id);
         self.tools.actuator.forget(id);
-        self.tell(Input::Exited { id, cpu }, None);
+        self.tell(priority::Input::Exited { id, cpu }, None);
         self.changes.ended(&Subject::Process { id });
     }
 
@@ -249,8 +249,8 @@ pub(super) fn is_own(found: &Found) -> bool {
 }
 
 /// A process of which nothing is known matches no rule.
-pub(super) fn unknown(id: ProcessId) -> Started {
-    Started {
+pub(super) fn unknown(id: ProcessId) -> StartedProcess {
+    StartedProcess {
         id,
         process: Process {
             exe: "something that cannot be read".to_owned(),
