@@ -14,3 +14,6 @@ pub mod recorder;
 #[cfg(test)]
 mod replay;
 mod translation;
+
+#[cfg(feature = "corpus")]
+pub use translation::priority;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which threads have real-time priority, and when they lose it: processes by rule (`rules`), threads that handle requests
 //! with a deadline (`chain`), and the kernel's threads that take packets in (`napi`). Input: starts, ends and CPU times,
-//! requests, and how long canaries have waited. Output: what to raise and to lower, each with its reason. It never reads
-//! a process or sets a priority by itself, and never gives more than the limits allow.
+//! requests, and how long threads of the starvation detector have waited. Output: what to raise and to lower, each with its
+//! reason. It never reads a process or sets a priority by itself, and never gives more than the limits allow.
 //!
 //! Three things keep the machine answering (after rtkit): each part has a budget of its own, all of them together have
-//! so much of all CPUs, and a thread without real time on each CPU, the canary, must run every so often. A stranger
-//! decides how many packets come, so NAPI threads and chains are lowered before any rule's process loses anything.
+//! so much of all CPUs, and the starvation detector, a thread without real time on each CPU, must run every so often. A
+//! stranger decides how many packets come, so NAPI threads and chains are lowered before any rule's process loses anything.
 //!
 //! Several threads may feed it, one at a time. A step is short whatever it is about: it visits what has real time, never all
 //! processes, and matches no text. So a request waits for microseconds behind another step; for 0.1 ms where 64 processes
@@ -18,36 +18,39 @@ use std::time::Duration;
 
 use crate::change::Change;
 use crate::config::CEILING;
+#[cfg(feature = "corpus")]
+use crate::corpus::priority::Call;
 use crate::model::{Process, ProcessId};
 
 mod budget;
-mod canary;
 mod chain;
 mod configured;
 mod grant;
-mod held;
 mod lending;
+mod matched;
 mod napi;
 mod pause;
 mod rule;
 mod rules;
 mod share;
 mod spent;
+mod starvation;
 mod status;
 #[cfg(test)]
 mod tests;
 
 use budget::Account;
 use chain::Chains;
-pub use chain::{LOOK_EVERY, Seen, Service, THREADS_KEPT, Terms};
+pub use chain::{ChainLimits, HandlerSample, JUDGED_EVERY, Service, THREADS_KEPT};
 pub use configured::Names;
 pub use grant::{Grant, Grants};
-use held::Held;
-pub use lending::{Borrower, Lender, Lent};
+pub use lending::{Borrower, Lender, LentTime};
+use matched::MatchedProcess;
 use napi::Napi;
-pub use rule::{Policy, Rule, Rules, Schedule, first_match, watched};
+pub use napi::RefusedThread;
+pub use rule::{Policy, PriorityRule, PriorityRules, Schedule, first_match, watched};
 pub use status::{
-    BudgetStatus, ChainStatus, ChainThread, Counters, HeldStatus, NapiStatus, PriorityStatus, RuleStatus,
+    BudgetStatus, ChainStatus, ChainThread, MatchedStatus, NapiStatus, PriorityCounters, PriorityStatus, RuleStatus,
 };
 
 /// giveway's thread that enforces the budgets: it must run when what it has to demote does.
@@ -56,7 +59,7 @@ pub const OWN_PRIORITY: u32 = CEILING + 1;
 /// the other one has read a process, on a machine with one CPU either. The equal of the kernel's interrupt threads, so that
 /// neither comes between the other's work (`docs/realtime.md`).
 pub const CHAIN_PRIORITY: u32 = OWN_PRIORITY + 1;
-/// After a canary starved because of rules' processes, nothing is given for so long.
+/// After a thread of the starvation detector could not run because of rules' processes, nothing is given for so long.
 const HOLD: Duration = Duration::from_secs(10);
 /// For so long NAPI threads and chains are lowered, by whichever budget.
 pub const WINDOW: Duration = Duration::from_secs(1);
@@ -65,15 +68,15 @@ pub const DEFAULT_BUDGET_PERCENT: u32 = 80;
 
 /// What all may do together.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Limits {
+pub struct PriorityLimits {
     pub max_priority: u32,
     /// Of rules' processes.
     pub max_tasks: u32,
     /// Of all CPUs.
     pub total_percent: u32,
     pub window: Duration,
-    /// How long a canary may wait.
-    pub canary: Duration,
+    /// How long a thread of the starvation detector may wait.
+    pub longest_wait: Duration,
     pub cpus: u32,
 }
 
@@ -91,14 +94,14 @@ pub struct Usage {
 
 /// What a grant has done.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Given {
+pub struct GrantedTasks {
     pub tasks: u32,
     pub old: String,
 }
 
 /// A process as it is after an exec, or was found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Started {
+pub struct StartedProcess {
     pub id: ProcessId,
     pub process: Process,
     pub tasks: u32,
@@ -112,8 +115,8 @@ pub enum Input {
     /// A process has called exec, or was found at a start or for a new rule. `rule`: by [`first_match`], which takes longer
     /// than others should have to wait.
     Started {
-        started: Box<Started>,
-        rule: Option<Arc<Rule>>,
+        started: Box<StartedProcess>,
+        rule: Option<Arc<PriorityRule>>,
     },
     /// A held process has a new thread, without real time so far.
     TaskAdded { id: ProcessId, tid: u32 },
@@ -122,7 +125,7 @@ pub enum Input {
     /// What became of [`Action::Grant`].
     Outcome {
         id: ProcessId,
-        outcome: Result<Given, String>,
+        outcome: Result<GrantedTasks, String>,
     },
     /// [`Action::Grant`] failed for want of what passes: when it is found the next time, it is judged as if it were new.
     NotGiven { id: ProcessId, why: String },
@@ -131,14 +134,13 @@ pub enum Input {
     /// Of all that [`Priority::granted`] names, some times within a window; and of all NAPI threads together.
     Usage { processes: Vec<Usage>, napi: Duration },
     /// Told before the CPU time or the end of whom it is about.
-    Lent(Lent),
-    /// The canary that has waited longest, and where.
-    Canary { cpu: u32, waited: Duration },
+    Lent(LentTime),
+    /// The longest wait of a thread of the starvation detector, and on which CPU.
+    Starvation { cpu: u32, waited: Duration },
     /// The threads that take packets in are these now.
     NapiThreads { threads: Vec<ProcessId>, priority: u32 },
-    /// What became of [`Action::RaiseNapi`]: the CPU time until then of all that are raised, and those that are not, by
-    /// number, with the reason.
-    NapiRaised { cpu: Duration, refused: Vec<(u32, String)> },
+    /// What became of [`Action::RaiseNapi`]: the CPU time until then of all that are raised, and those that are not.
+    NapiRaised { cpu: Duration, refused: Vec<RefusedThread> },
     /// A request with a deadline is for this thread, which has no real time.
     Request { tid: u32, pid: u32, service: Service },
     /// Something else is, after the deadline of its latest request, and it is raised.
@@ -153,7 +155,7 @@ pub enum Input {
     /// It was lowered, having used so much; None: it has ended.
     Lowered { tid: u32, cpu: Option<Duration> },
     /// All threads that a chain has raised.
-    Look(Vec<Seen>),
+    Handlers(Vec<HandlerSample>),
     /// Nothing raises handlers any more; all are lowered.
     ChainsEnded,
 }
@@ -176,7 +178,7 @@ pub enum Action {
         id: ProcessId,
     },
     /// Look at all processes for those that rules match now.
-    Look,
+    ScanProcesses,
     /// Each for itself. Answered by [`Input::NapiRaised`].
     RaiseNapi {
         threads: Vec<ProcessId>,
@@ -214,10 +216,10 @@ impl Action {
 /// Real-time priorities as far as giveway gives them.
 #[derive(Debug)]
 pub struct Priority {
-    limits: Limits,
+    limits: PriorityLimits,
     grants: Grants,
-    rules: Rules,
-    held: BTreeMap<ProcessId, Held>,
+    rules: PriorityRules,
+    held: BTreeMap<ProcessId, MatchedProcess>,
     /// Those of the held that have real time, or are about to.
     having: BTreeSet<ProcessId>,
     /// By rule, its ended processes included.
@@ -231,23 +233,28 @@ pub struct Priority {
     waiting: Vec<Action>,
     held_off_until: Option<Duration>,
     paused: Option<pause::Pause>,
-    /// When NAPI threads or chains were lowered for a canary that waits still.
-    lowered_for_canary: Option<Duration>,
-    /// Users have lost what they had for the canary that waits still.
-    users_paid_for_canary: bool,
+    /// When NAPI threads or chains were lowered because a thread of the starvation detector waits, and it waits still.
+    lowered_for_starvation: Option<Duration>,
+    /// Users have lost what they had because of it, and it waits still.
+    users_paid_for_starvation: bool,
     dry_run: bool,
-    counters: Counters,
+    counters: PriorityCounters,
     /// What follows from the present step.
     actions: Vec<Action>,
+    #[cfg(feature = "corpus")]
+    recording: Option<crate::corpus::recorder::Recording>,
 }
 
 impl Priority {
     /// `rules` of the configuration, in its order: the first that matches counts.
-    pub fn new(limits: Limits, grants: Grants, rules: Vec<Rule>, dry_run: bool) -> Self {
+    pub fn new(limits: PriorityLimits, grants: Grants, rules: Vec<PriorityRule>, dry_run: bool) -> Self {
+        let rules = Arc::new(rules.into_iter().map(Arc::new).collect());
         Self {
+            #[cfg(feature = "corpus")]
+            recording: crate::corpus::recorder::Recording::of_priority(&limits, &grants.0, &rules, dry_run),
             limits,
             grants,
-            rules: Arc::new(rules.into_iter().map(Arc::new).collect()),
+            rules,
             held: BTreeMap::new(),
             having: BTreeSet::new(),
             accounts: BTreeMap::new(),
@@ -257,23 +264,33 @@ impl Priority {
             waiting: Vec::new(),
             held_off_until: None,
             paused: None,
-            lowered_for_canary: None,
-            users_paid_for_canary: false,
+            lowered_for_starvation: None,
+            users_paid_for_starvation: false,
             dry_run,
-            counters: Counters::default(),
+            counters: PriorityCounters::default(),
             actions: Vec::new(),
         }
     }
 
     /// Local services whose requests give their handlers priority.
     #[must_use]
-    pub fn with_chains(mut self, now: Duration, chains: impl IntoIterator<Item = (Service, Terms)>) -> Self {
-        self.chains = Chains::new(now, self.limits.window, chains);
+    pub fn with_chains(mut self, now: Duration, chains: impl IntoIterator<Item = (Service, ChainLimits)>) -> Self {
+        self.set_chains(now, chains.into_iter().collect());
         self
+    }
+
+    pub(crate) fn set_chains(&mut self, now: Duration, chains: Vec<(Service, ChainLimits)>) {
+        #[cfg(feature = "corpus")]
+        self.note(now, &Call::Chains(chains.clone()));
+        self.chains = Chains::new(now, self.limits.window, chains);
     }
 
     /// Takes one observation and returns what follows from it.
     pub fn step(&mut self, now: Duration, input: Input) -> Vec<Action> {
+        #[cfg(feature = "corpus")]
+        if let Some(recording) = &mut self.recording {
+            recording.input(now, &input);
+        }
         match input {
             Input::Started { started, rule } => self.judge(now, *started, rule),
             Input::TaskAdded { id, tid } => self.add_task(now, id, tid),
@@ -283,7 +300,7 @@ impl Priority {
             Input::EndedBefore { id } => self.ended_before(id),
             Input::Usage { processes, napi } => self.account(now, processes, napi),
             Input::Lent(lent) => self.lend(now, lent),
-            Input::Canary { cpu, waited } => self.watch_canary(now, cpu, waited),
+            Input::Starvation { cpu, waited } => self.watch_starvation(now, cpu, waited),
             Input::NapiThreads { threads, priority } => self.napi.found(now, threads, priority, &mut self.actions),
             Input::NapiRaised { cpu, refused } => self.napi.conclude(cpu, refused, &mut self.actions),
             Input::Request { tid, pid, service } => self.request(now, tid, pid, service),
@@ -291,14 +308,30 @@ impl Priority {
             Input::Raised { tid, outcome } => self.chains.conclude(now, tid, outcome, &mut self.actions),
             Input::HandlerEnded { tid, cpu } => self.chains.ended(now, tid, cpu, &mut self.actions),
             Input::Lowered { tid, cpu } => self.chains.settle(now, tid, cpu, &mut self.actions),
-            Input::Look(seen) => self.chains.look(now, &seen, &mut self.actions),
+            Input::Handlers(seen) => self.chains.judge(now, &seen, &mut self.actions),
             Input::ChainsEnded => self.chains.end(),
         }
         self.release();
+        self.take_actions()
+    }
+
+    /// The end of whatever may be asked of the engine.
+    fn take_actions(&mut self) -> Vec<Action> {
+        #[cfg(feature = "corpus")]
+        if let Some(recording) = &mut self.recording {
+            recording.actions(&self.actions);
+        }
         std::mem::take(&mut self.actions)
     }
 
-    /// Whether budgets and canaries have to be looked at.
+    #[cfg(feature = "corpus")]
+    fn note(&mut self, now: Duration, call: &Call) {
+        if let Some(recording) = &mut self.recording {
+            recording.call(now, call);
+        }
+    }
+
+    /// Whether budgets and the starvation detector have to be looked at.
     pub fn is_active(&self) -> bool {
         !self.having.is_empty() || self.chains.threads(true).next().is_some() || self.napi.is_wanted()
     }
@@ -333,7 +366,7 @@ impl Priority {
     }
 
     /// To be matched against outside, see [`Input::Started`].
-    pub fn rules(&self) -> Rules {
+    pub fn rules(&self) -> PriorityRules {
         Arc::clone(&self.rules)
     }
 

@@ -8,7 +8,7 @@
 use giveway::control::Request;
 use giveway_engine::config::{Config, RealtimeRule};
 use giveway_engine::model::Process;
-use giveway_engine::priority::Rule;
+use giveway_engine::priority::PriorityRule;
 use libfuzzer_sys::fuzz_target;
 
 fn try_rule(rule: RealtimeRule) {
@@ -20,7 +20,7 @@ fn try_rule(rule: RealtimeRule) {
         return;
     }
     config.check().expect("what was accepted once");
-    let Ok(rule) = Rule::from_config("fuzzed".to_owned(), &config.realtime[0], Some(1000)) else {
+    let Ok(rule) = PriorityRule::from_config("fuzzed".to_owned(), &config.realtime[0], Some(1000)) else {
         return;
     };
     rule.matcher.matches(&Process {

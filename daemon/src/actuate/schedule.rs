@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use giveway_engine::model::ProcessId;
-use giveway_engine::priority::{Given, Schedule};
+use giveway_engine::priority::{GrantedTasks, Schedule};
 use nix::errno::Errno;
 
 use super::thread::attributes::{Attributes, cpus_in_order, cpus_of};
@@ -58,7 +58,7 @@ impl ScheduleActuator {
     ///
     /// # Errors
     /// Why the kernel refuses, in words; or an error of the kernel's where something else fails.
-    pub fn apply(&mut self, handle: Handle, id: ProcessId, schedule: &Schedule) -> Result<Given> {
+    pub fn apply(&mut self, handle: Handle, id: ProcessId, schedule: &Schedule) -> Result<GrantedTasks> {
         let old = Attributes::of(id.pid).map_err(|errno| anyhow!(self.refused(errno, id.pid, schedule)))?;
         let had = self
             .given
@@ -83,7 +83,7 @@ impl ScheduleActuator {
             return Err(error);
         }
         let tasks = self.given.get(&id).map_or(0, |process| process.threads.len());
-        Ok(Given {
+        Ok(GrantedTasks {
             tasks: u32::try_from(tasks).unwrap_or(u32::MAX),
             old: old.shown(),
         })

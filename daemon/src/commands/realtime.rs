@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use giveway_engine::config::{Conditions, RealtimeRule, SchedPolicyName};
-use giveway_engine::priority::{HeldStatus, PriorityStatus};
+use giveway_engine::priority::{MatchedStatus, PriorityStatus};
 
 use crate::commands::args::{Json, policies};
 use crate::commands::{print, print_json};
@@ -155,7 +155,7 @@ fn render(view: &PriorityStatus) -> String {
     text
 }
 
-fn held_line(held: &HeldStatus) -> String {
+fn held_line(held: &MatchedStatus) -> String {
     let name = held.exe.rsplit('/').next().unwrap_or_default();
     let now = if held.granted {
         held.schedule.as_str()

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use giveway_engine::model::{Process, ProcessId};
-use giveway_engine::priority::Started;
+use giveway_engine::priority::StartedProcess;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::fstat;
@@ -131,8 +131,8 @@ pub struct Handle {
 
 /// What was found. The arguments are the caller's to add.
 #[derive(Debug)]
-pub struct StartedProcess {
-    pub started: Started,
+pub struct ReadProcess {
+    pub started: StartedProcess,
     pub parent: u32,
     /// Another one after each exec, but for one that is long gone.
     pub image: u64,
@@ -177,12 +177,12 @@ impl Handle {
     ///
     /// # Errors
     /// Where it has ended, is a thread of the kernel, or cannot be read now.
-    pub fn read(&self, tasks: &Tasks, wanted: &ProcessCriteria) -> Result<StartedProcess> {
+    pub fn read(&self, tasks: &Tasks, wanted: &ProcessCriteria) -> Result<ReadProcess> {
         self.found_alive(tasks.process(self.pid)?, wanted)
     }
 
     /// The same, even where its main thread has ended: no user hides a process by that.
-    pub fn read_any_thread(&self, tasks: &Tasks, wanted: &ProcessCriteria) -> Result<StartedProcess> {
+    pub fn read_any_thread(&self, tasks: &Tasks, wanted: &ProcessCriteria) -> Result<ReadProcess> {
         let facts = match tasks.process(self.pid)? {
             None => tasks.process_without_main_thread(self.pid)?,
             facts => facts,
@@ -190,20 +190,20 @@ impl Handle {
         self.found_alive(facts, wanted)
     }
 
-    fn found_alive(&self, facts: Option<ProcessFacts>, wanted: &ProcessCriteria) -> Result<StartedProcess> {
+    fn found_alive(&self, facts: Option<ProcessFacts>, wanted: &ProcessCriteria) -> Result<ReadProcess> {
         let facts = facts.context("it has ended, or has no executable")?;
         ensure!(self.is_alive(), "it has ended");
         Ok(self.found(facts, wanted))
     }
 
-    fn found(&self, facts: ProcessFacts, wanted: &ProcessCriteria) -> StartedProcess {
+    fn found(&self, facts: ProcessFacts, wanted: &ProcessCriteria) -> ReadProcess {
         let paths = |is_it: &dyn Fn(&&Executable) -> bool| {
             let known = wanted.executed_by(&facts).filter(is_it);
             known.map(|known| known.path.clone()).collect::<Vec<_>>()
         };
         let at_its_place = paths(&|known| known.target.is_at(&facts));
-        StartedProcess {
-            started: Started {
+        ReadProcess {
+            started: StartedProcess {
                 id: facts.id,
                 process: Process {
                     executables: paths(&|_| true),

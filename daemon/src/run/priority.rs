@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use giveway_engine::model::ProcessId;
-use giveway_engine::priority::{Action, Grants, Input, Priority, PriorityStatus, Rule, Schedule, watched};
+use giveway_engine::priority::{self, Grants, Priority, PriorityRule, PriorityStatus, Schedule, watched};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::sync::oneshot;
@@ -61,7 +61,7 @@ const OWN_RTTIME: Duration = Duration::from_secs(1);
 /// What the main loop or the other thread asks for.
 enum ThreadRequest {
     Status(oneshot::Sender<PriorityStatus>),
-    Add(Box<Rule>, u32, Vec<u32>, ReplySender),
+    Add(Box<PriorityRule>, u32, Vec<u32>, ReplySender),
     Remove(String, u32, ReplySender),
     Launch(u32, Schedule, u32, Vec<u32>, ReplySender),
     NapiThreads(Vec<ProcessId>, u32),
@@ -69,7 +69,7 @@ enum ThreadRequest {
     Pause(String, oneshot::Sender<()>),
     Resume,
     /// What followed in the other thread and is this one's to do.
-    CarryOut(Vec<Action>),
+    CarryOut(Vec<priority::Action>),
     /// Something went wrong there.
     Report(String),
     /// What looks executables up, started by a thread of its own.
@@ -95,7 +95,7 @@ impl Engine {
         }
     }
 
-    fn step(&self, input: Input) -> Vec<Action> {
+    fn step(&self, input: priority::Input) -> Vec<priority::Action> {
         self.lock().step(now(), input)
     }
 
@@ -235,7 +235,7 @@ impl Client {
     ///
     /// # Errors
     /// Why not.
-    pub async fn add(&self, rule: Rule, uid: u32, gids: Vec<u32>) -> Result<(), String> {
+    pub async fn add(&self, rule: PriorityRule, uid: u32, gids: Vec<u32>) -> Result<(), String> {
         self.answer(|back| ThreadRequest::Add(Box::new(rule), uid, gids, back))
             .await
     }
@@ -286,7 +286,7 @@ impl Client {
         let _ = (&*self.bell).write(&[0]);
     }
 
-    fn carry_out(&self, actions: Vec<Action>) {
+    fn carry_out(&self, actions: Vec<priority::Action>) {
         if !actions.is_empty() {
             self.send(ThreadRequest::CarryOut(actions));
         }

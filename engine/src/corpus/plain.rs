@@ -25,9 +25,9 @@ pub trait Readable: Written + Sized {
     fn read(value: &Value) -> Result<Self, String>;
 }
 
-/// A struct: each field under its name.
+/// A struct: each field under its name, but for the text for people after a `;`.
 macro_rules! fields {
-    ($($of:ty { $($field:ident),* $(,)? })*) => {$(
+    ($($of:ty { $($field:ident),* $(,)? $(; $text:ident)? })*) => {$(
         impl $crate::corpus::plain::Written for $of {
             fn write(&self) -> serde_json::Value {
                 let mut object = serde_json::Map::new();
@@ -37,7 +37,10 @@ macro_rules! fields {
         }
         impl $crate::corpus::plain::Readable for $of {
             fn read(value: &serde_json::Value) -> Result<Self, String> {
-                Ok(Self { $($field: $crate::corpus::plain::get(value, stringify!($field))?),* })
+                Ok(Self {
+                    $($field: $crate::corpus::plain::get(value, stringify!($field))?,)*
+                    $($text: String::new(),)?
+                })
             }
         }
     )*};
@@ -45,15 +48,17 @@ macro_rules! fields {
 
 /// An enumeration: its kind alone, or an object with the kind's fields under it. Those without a name get one here.
 macro_rules! kinds {
-    ($($of:ty $(, read as $read:ty)? { $($kind:ident $({ $($field:ident),* })? $(( $($at:ident),* ))?,)* })*) => {$(
-        kinds!(written $of { $($kind $({ $($field),* })? $(( $($at),* ))?,)* });
-        kinds!(read $of $(, $read)? { $($kind $({ $($field),* })? $(( $($at),* ))?,)* });
+    ($($of:ty $(, read as $read:ty)? {
+        $($kind:ident $({ $($field:ident),* $(; $text:ident)? })? $(( $($at:ident),* ))?,)*
+    })*) => {$(
+        kinds!(written $of { $($kind $({ $($field),* $(; $text)? })? $(( $($at),* ))?,)* });
+        kinds!(read $of $(, $read)? { $($kind $({ $($field),* $(; $text)? })? $(( $($at),* ))?,)* });
     )*};
-    (written $of:ty { $($kind:ident $({ $($field:ident),* })? $(( $($at:ident),* ))?,)* }) => {
+    (written $of:ty { $($kind:ident $({ $($field:ident),* $(; $text:ident)? })? $(( $($at:ident),* ))?,)* }) => {
         impl $crate::corpus::plain::Written for $of {
             fn write(&self) -> serde_json::Value {
                 match self {
-                    $(Self::$kind $({ $($field),* })? $(( $($at),* ))? => {
+                    $(Self::$kind $({ $($field,)* $($text: _)? })? $(( $($at),* ))? => {
                         #[allow(unused_mut)]
                         let mut object = serde_json::Map::new();
                         $($($crate::corpus::plain::put(&mut object, stringify!($field), $field);)*)?
@@ -65,13 +70,16 @@ macro_rules! kinds {
         }
     };
     (read $of:ty, $read:ty { $($rest:tt)* }) => { kinds!(read $read { $($rest)* }); };
-    (read $of:ty { $($kind:ident $({ $($field:ident),* })? $(( $($at:ident),* ))?,)* }) => {
+    (read $of:ty { $($kind:ident $({ $($field:ident),* $(; $text:ident)? })? $(( $($at:ident),* ))?,)* }) => {
         impl $crate::corpus::plain::Readable for $of {
             fn read(value: &serde_json::Value) -> Result<Self, String> {
                 let (kind, _of) = $crate::corpus::plain::kind_of(value)?;
                 Ok(match kind {
                     $(stringify!($kind) => Self::$kind
-                        $({ $($field: $crate::corpus::plain::get(_of, stringify!($field))?),* })?
+                        $({
+                            $($field: $crate::corpus::plain::get(_of, stringify!($field))?,)*
+                            $($text: String::new(),)?
+                        })?
                         $(( $($crate::corpus::plain::get(_of, stringify!($at))?),* ))?,)*
                     _ => return Err(format!("no kind `{kind}` of {}", stringify!($of))),
                 })

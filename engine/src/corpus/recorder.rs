@@ -18,6 +18,7 @@ use super::plain::Written;
 static RECORDED: AtomicUsize = AtomicUsize::new(0);
 
 /// One engine's.
+#[derive(Debug)]
 pub struct Recording {
     inputs: File,
     actions: File,
@@ -30,6 +31,24 @@ impl Recording {
     /// None where nothing is to be recorded.
     pub fn of_network(now: Duration, config: &impl Written, setup: &impl Written, seed: [u8; 32]) -> Option<Self> {
         let header = json!({"engine": "network", "t": now.write(), "config": config.write(), "setup": setup.write()});
+        Self::new(&header, seed)
+    }
+
+    /// None where nothing is to be recorded.
+    pub fn of_priority(
+        limits: &impl Written,
+        grants: &impl Written,
+        rules: &impl Written,
+        dry_run: bool,
+    ) -> Option<Self> {
+        let header = json!({
+            "engine": "priority", "limits": limits.write(), "grants": grants.write(), "rules": rules.write(),
+            "dry_run": dry_run,
+        });
+        Self::new(&header, [0; 32])
+    }
+
+    fn new(header: &Value, seed: [u8; 32]) -> Option<Self> {
         let folder = PathBuf::from(std::env::var_os("GIVEWAY_CORPUS")?);
         let thread = std::thread::current();
         let number = RECORDED.fetch_add(1, Ordering::Relaxed);
@@ -45,7 +64,7 @@ impl Recording {
             count: 0,
             random: ChaCha20Rng::from_seed(seed),
         };
-        line(&mut recording.inputs, &header);
+        line(&mut recording.inputs, header);
         line(&mut recording.actions, &json!("engine"));
         Some(recording)
     }
@@ -53,6 +72,11 @@ impl Recording {
     /// An input; before its actions.
     pub fn input(&mut self, now: Duration, input: &impl Written) {
         self.note(&json!({"t": now.write(), "in": input.write()}));
+    }
+
+    /// What is asked of an engine by a call of its own; before its actions.
+    pub fn call(&mut self, now: Duration, call: &impl Written) {
+        self.note(&json!({"t": now.write(), "call": call.write()}));
     }
 
     pub fn actions<A: Written>(&mut self, actions: &[A]) {

@@ -17,50 +17,96 @@ use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
 use super::plain::{Readable, Written, get};
+use super::translation::priority::Call;
 use crate::config::Config;
-use crate::network::action::Input;
-use crate::network::{Network, Setup};
+use crate::network::{self, Network, Setup};
+use crate::priority::{self, Grants, Priority};
 
 const CORPUS: &str = "tests/corpus";
 /// Of an input or an action in a message.
 const SHOWN: usize = 600;
 const ENGINE: &str = "engine";
 
-/// An engine of a recording, and how the kernel's randomness goes on.
+/// An engine of a recording.
 struct Engine {
-    network: Network,
-    random: ChaCha20Rng,
+    kind: Kind,
     inputs: usize,
+}
+
+enum Kind {
+    Network {
+        network: Box<Network>,
+        /// How the kernel's randomness goes on.
+        random: Box<ChaCha20Rng>,
+    },
+    Priority(Box<Priority>),
 }
 
 impl Engine {
     fn of(header: &Value) -> Result<Self, String> {
-        let config = Config::read(&header["config"])?;
-        let setup = Setup::read(&header["setup"])?;
-        let random = ChaCha20Rng::from_seed(setup.seed);
-        let network = Network::new(Duration::read(&header["t"])?, &config, setup);
-        Ok(Self {
-            network,
-            random,
-            inputs: 0,
-        })
+        let kind = match header[ENGINE].as_str() {
+            Some("network") => {
+                let config = Config::read(&header["config"])?;
+                let setup = Setup::read(&header["setup"])?;
+                let random = ChaCha20Rng::from_seed(setup.seed).into();
+                let network = Network::new(Duration::read(&header["t"])?, &config, setup).into();
+                Kind::Network { network, random }
+            }
+            Some("priority") => {
+                let (limits, grants) = (get(header, "limits")?, Grants(get(header, "grants")?));
+                let engine = Priority::new(limits, grants, get(header, "rules")?, get(header, "dry_run")?);
+                Kind::Priority(engine.into())
+            }
+            _ => return Err(format!("no engine: {}", header[ENGINE])),
+        };
+        Ok(Self { kind, inputs: 0 })
     }
 
     /// What follows from a line of inputs.
     fn follow(&mut self, line: &Value) -> Result<Vec<Value>, String> {
         self.inputs += 1;
-        if let Some(slept) = line.get("slept") {
-            let mut random = [0; 32];
-            self.random.fill_bytes(&mut random);
-            self.network.refresh(random, Duration::read(slept)?);
-            return Ok(Vec::new());
+        match &mut self.kind {
+            Kind::Network { network, random } => {
+                if let Some(slept) = line.get("slept") {
+                    let mut bytes = [0; 32];
+                    random.fill_bytes(&mut bytes);
+                    network.refresh(bytes, Duration::read(slept)?);
+                    return Ok(Vec::new());
+                }
+                let input = get::<network::action::Input<'static>>(line, "in")?;
+                Ok(written(self.inputs, &network.step(get(line, "t")?, input)))
+            }
+            Kind::Priority(engine) => {
+                let now = get(line, "t")?;
+                let actions = match line.get("call") {
+                    Some(call) => call_on(engine, now, Call::read(call)?),
+                    None => engine.step(now, get::<priority::Input>(line, "in")?),
+                };
+                Ok(written(self.inputs, &actions))
+            }
         }
-        let actions = self.network.step(get(line, "t")?, get::<Input<'static>>(line, "in")?);
-        Ok(actions
-            .iter()
-            .map(|action| json!([self.inputs, action.write()]))
-            .collect())
     }
+}
+
+/// What is refused has no actions.
+fn call_on(engine: &mut Priority, now: Duration, call: Call) -> Vec<priority::Action> {
+    let answer = match call {
+        Call::Chains(chains) => {
+            engine.set_chains(now, chains);
+            return Vec::new();
+        }
+        Call::AddRule { rule, uid, gids } => engine.add_rule(rule, uid, &gids),
+        Call::RemoveRule { name, uid } => engine.remove_rule(now, &name, uid),
+        Call::Launch { asking, schedule, gids } => engine.launch(now, asking, schedule, &gids),
+        Call::Pause => Ok(engine.pause(now, String::new())),
+        Call::Resume => Ok(engine.resume(now)),
+    };
+    answer.unwrap_or_default()
+}
+
+fn written<A: Written>(input: usize, actions: &[A]) -> Vec<Value> {
+    let lines = actions.iter().map(|action| json!([input, action.write()]));
+    lines.collect()
 }
 
 fn read(line: &str) -> Value {

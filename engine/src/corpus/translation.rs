@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How the network engine's configuration, inputs and actions are written in the corpus. What is renamed or moved in the
-//! engine is translated here, so that no recording changes with it.
+//! How the engines' configuration, inputs and actions are written in the corpus: the network engine's here, the priority
+//! engine's in [`priority`]. What is renamed or moved in an engine is translated here, so that no recording changes with it.
 
 use serde_json::{Map, Value, json};
 
@@ -31,6 +31,8 @@ use crate::share::limiter::CapTable;
 use crate::sockets::owners::Unidentified;
 use crate::sockets::setting::{Outcome, Request};
 use crate::{enforcement, sockets};
+
+pub mod priority;
 
 fields! {
     // What an engine is made with.
@@ -367,7 +369,10 @@ fn changed(change: &Change) -> Map<String, Value> {
         Subject::Kernel => json!(["kernel"]),
     };
     // Names of these are plain values; other texts are for people.
-    let is_plain = matches!(change.setting, Setting::CongestionControl | Setting::Class);
+    let is_plain = matches!(
+        change.setting,
+        Setting::CongestionControl | Setting::Class | Setting::Scheduling
+    );
     let value = |value: &Set| match value {
         Set::Text(_) if !is_plain => "text".into(),
         value => value.write(),

@@ -5,16 +5,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::held::{Held, Standing};
+use super::matched::{MatchedProcess, Standing};
 use super::spent::Spent;
 use super::{Action, Priority, Usage};
 use crate::back_off::BackOff;
 use crate::model::ProcessId;
 
 /// CPU times are looked at at least so often while anything is granted ...
-pub(super) const LOOK: Duration = Duration::from_millis(100);
+pub(super) const USAGE_EVERY: Duration = Duration::from_millis(100);
 /// ... and no more often than that.
-const SOONEST_LOOK: Duration = Duration::from_millis(10);
+const SOONEST_USAGE: Duration = Duration::from_millis(10);
 /// Each overrun halves the budget, but no more often than that.
 const MOST_HALVED: u32 = 4;
 /// Without an overrun for so long after the wait for the last one, an account begins anew.
@@ -87,7 +87,7 @@ struct Budget<'a> {
 impl Priority {
     /// When [`Input::Usage`](super::Input::Usage) is next wanted while something is granted: before a budget can be
     /// overrun by more than a little, if all that have real time compute from now on.
-    pub fn next_look(&self, now: Duration) -> Duration {
+    pub fn next_usage(&self, now: Duration) -> Duration {
         let until_used_up = |time: Duration, used: Duration, tasks: u32| {
             let left = time.saturating_sub(used);
             left / tasks.clamp(1, self.limits.cpus.max(1)) + Duration::from_millis(1)
@@ -103,7 +103,11 @@ impl Priority {
             let used = self.used(now, &budget);
             until_used_up(budget.time, used, tasks(budget.account))
         });
-        now + by_rule.chain([of_all]).min().unwrap_or(LOOK).clamp(SOONEST_LOOK, LOOK)
+        now + by_rule
+            .chain([of_all])
+            .min()
+            .unwrap_or(USAGE_EVERY)
+            .clamp(SOONEST_USAGE, USAGE_EVERY)
     }
 
     /// CPU time that was used since the last look counts for the process, for its rule and for all.
@@ -208,7 +212,7 @@ impl Priority {
         if used <= budget.time && !self.is_no_better(now, budget, account) {
             return None;
         }
-        let by_use = |(_, held): &(ProcessId, &Held)| held.spent.within(now, window);
+        let by_use = |(_, held): &(ProcessId, &MatchedProcess)| held.spent.within(now, window);
         let (id, held) = self.granted_of(budget.account).max_by_key(by_use)?;
         let own = held.spent.within(now, window);
         // The budget may have been overrun by what has ended: those who use next to nothing do not pay for it.
@@ -228,7 +232,7 @@ impl Priority {
         Some((id, why))
     }
 
-    pub(super) fn granted_of(&self, account: Option<&str>) -> impl Iterator<Item = (ProcessId, &Held)> {
+    pub(super) fn granted_of(&self, account: Option<&str>) -> impl Iterator<Item = (ProcessId, &MatchedProcess)> {
         let having = self.having.iter().filter_map(|id| Some((*id, self.held.get(id)?)));
         having.filter(move |(_, held)| {
             held.standing == Standing::Granted && account.is_none_or(|account| held.account == account)
@@ -237,7 +241,7 @@ impl Priority {
 
     /// The budget of each rule by which something is granted; the least where processes on one account have several.
     fn budgets(&self, now: Duration) -> impl Iterator<Item = Budget<'_>> {
-        let mut least: BTreeMap<&str, &Held> = BTreeMap::new();
+        let mut least: BTreeMap<&str, &MatchedProcess> = BTreeMap::new();
         for (_, held) in self.granted_of(None) {
             let one = least.entry(&held.account).or_insert(held);
             if held.budget_percent < one.budget_percent {

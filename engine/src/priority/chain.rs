@@ -15,7 +15,7 @@ use super::{Action, WINDOW};
 use crate::model::Protocol;
 
 /// How often raised threads are looked at.
-pub const LOOK_EVERY: Duration = Duration::from_millis(20);
+pub const JUDGED_EVERY: Duration = Duration::from_millis(20);
 /// What raising or lowering a thread takes of giveway's own time (measured, docs/chain.md). It comes before everything,
 /// so it counts for the chain: requests and other work in turns must not keep it busy for ever.
 const COST: Duration = Duration::from_micros(60);
@@ -37,7 +37,7 @@ pub struct Service {
 
 /// What a service's handlers may have.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Terms {
+pub struct ChainLimits {
     pub priority: u32,
     /// Of one CPU, all of them together.
     pub share_percent: u32,
@@ -45,7 +45,7 @@ pub struct Terms {
 
 /// What a raised thread was found doing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Seen {
+pub struct HandlerSample {
     pub tid: u32,
     /// The deadline of its latest request; None: the thread has ended.
     pub until: Option<Duration>,
@@ -56,25 +56,25 @@ pub struct Seen {
 
 #[derive(Debug)]
 pub(super) struct Chain {
-    pub terms: Terms,
+    pub limits: ChainLimits,
     share: Share,
     pub spent: Spent,
     pub barred_until: Duration,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum State {
-    AsItWas,
+pub(super) enum HandlerState {
+    NotRaised,
     /// Asked for, not yet answered.
     Asked,
     Raised,
 }
 
 #[derive(Debug)]
-pub(super) struct Thread {
+pub(super) struct Handler {
     pub pid: u32,
     pub service: Service,
-    pub state: State,
+    pub state: HandlerState,
     /// Its CPU time when that was counted last, while it is raised.
     counted: Duration,
     pub raises: u64,
@@ -87,17 +87,17 @@ pub(super) struct Thread {
 #[derive(Debug, Default)]
 pub(super) struct Chains {
     pub chains: BTreeMap<Service, Chain>,
-    pub threads: BTreeMap<u32, Thread>,
+    pub threads: BTreeMap<u32, Handler>,
     /// Of the budget of all real time.
     window: Duration,
 }
 
 impl Chains {
-    pub fn new(now: Duration, window: Duration, chains: impl IntoIterator<Item = (Service, Terms)>) -> Self {
-        let chain = |(service, terms): (Service, Terms)| {
+    pub fn new(now: Duration, window: Duration, chains: impl IntoIterator<Item = (Service, ChainLimits)>) -> Self {
+        let chain = |(service, limits): (Service, ChainLimits)| {
             let chain = Chain {
-                terms,
-                share: Share::new(now, terms.share_percent),
+                limits,
+                share: Share::new(now, limits.share_percent),
                 spent: Spent::default(),
                 barred_until: Duration::ZERO,
             };
@@ -115,12 +115,12 @@ impl Chains {
         let those = self
             .threads
             .iter()
-            .filter(move |(_, thread)| (thread.state != State::AsItWas) == raised);
+            .filter(move |(_, thread)| (thread.state != HandlerState::NotRaised) == raised);
         those.map(|(tid, _)| *tid)
     }
 
     pub fn has_raised_of(&self, pid: u32) -> bool {
-        let is_raised = |thread: &Thread| thread.pid == pid && thread.state != State::AsItWas;
+        let is_raised = |thread: &Handler| thread.pid == pid && thread.state != HandlerState::NotRaised;
         self.threads.values().any(is_raised)
     }
 
@@ -133,14 +133,14 @@ impl Chains {
         if now < chain.barred_until {
             return;
         }
-        let priority = chain.terms.priority;
+        let priority = chain.limits.priority;
         let Some(thread) = self.thread(now, tid, pid, service) else {
             self.charge(now, service, COST, actions);
             return;
         };
         // Asked for once more: the kernel has found it without, so another tool has changed it meanwhile.
-        if thread.state == State::AsItWas {
-            thread.state = State::Asked;
+        if thread.state == HandlerState::NotRaised {
+            thread.state = HandlerState::Asked;
         }
         thread.why = REQUEST.into();
         actions.push(Action::Raise { tid, priority });
@@ -159,16 +159,19 @@ impl Chains {
     }
 
     /// None where as many others are raised as there may be.
-    fn thread(&mut self, now: Duration, tid: u32, pid: u32, service: Service) -> Option<&mut Thread> {
+    fn thread(&mut self, now: Duration, tid: u32, pid: u32, service: Service) -> Option<&mut Handler> {
         if !self.threads.contains_key(&tid) && self.threads.len() >= THREADS_KEPT {
-            let others = self.threads.iter().filter(|(_, thread)| thread.state == State::AsItWas);
+            let others = self
+                .threads
+                .iter()
+                .filter(|(_, thread)| thread.state == HandlerState::NotRaised);
             let oldest = others.min_by_key(|(_, thread)| thread.changed).map(|(tid, _)| *tid)?;
             self.threads.remove(&oldest);
         }
-        let thread = self.threads.entry(tid).or_insert(Thread {
+        let thread = self.threads.entry(tid).or_insert(Handler {
             pid,
             service,
-            state: State::AsItWas,
+            state: HandlerState::NotRaised,
             counted: Duration::ZERO,
             raises: 0,
             lowers: 0,
@@ -187,17 +190,17 @@ impl Chains {
         match outcome {
             Ok(cpu) => {
                 thread.raises += 1;
-                let before = if thread.state == State::Raised {
+                let before = if thread.state == HandlerState::Raised {
                     thread.counted
                 } else {
                     cpu
                 };
                 let used = cpu.saturating_sub(before);
-                (thread.counted, thread.state) = (cpu, State::Raised);
+                (thread.counted, thread.state) = (cpu, HandlerState::Raised);
                 self.charge(now, service, used + COST, actions);
             }
             Err(why) => {
-                thread.state = State::AsItWas;
+                thread.state = HandlerState::NotRaised;
                 thread.why = why.into();
                 // It would be refused again, and a stranger decides how often that is tried.
                 let until = now + WINDOW;
@@ -218,7 +221,7 @@ impl Chains {
     fn lower_all(
         &mut self,
         now: Duration,
-        which: impl Fn(&Thread) -> bool,
+        which: impl Fn(&Handler) -> bool,
         why: Cow<'static, str>,
         actions: &mut Vec<Action>,
     ) {
@@ -231,7 +234,7 @@ impl Chains {
 
     fn lower(&mut self, now: Duration, tid: u32, why: Cow<'static, str>, actions: &mut Vec<Action>) {
         let thread = self.threads.get_mut(&tid);
-        if let Some(thread) = thread.filter(|thread| thread.state != State::AsItWas) {
+        if let Some(thread) = thread.filter(|thread| thread.state != HandlerState::NotRaised) {
             (thread.changed, thread.why) = (now, why);
             actions.push(Action::Lower { tid });
         }
@@ -243,10 +246,10 @@ impl Chains {
             return;
         };
         let thread = self.threads.get_mut(&tid);
-        let Some(thread) = thread.filter(|thread| thread.state == State::Raised) else {
+        let Some(thread) = thread.filter(|thread| thread.state == HandlerState::Raised) else {
             return;
         };
-        thread.state = State::AsItWas;
+        thread.state = HandlerState::NotRaised;
         thread.lowers += 1;
         let (service, used) = (thread.service, cpu.saturating_sub(thread.counted));
         self.charge(now, service, used + COST, actions);
@@ -258,34 +261,34 @@ impl Chains {
             return;
         };
         let used = match thread.state {
-            State::Raised => cpu.saturating_sub(thread.counted),
-            State::AsItWas | State::Asked => Duration::ZERO,
+            HandlerState::Raised => cpu.saturating_sub(thread.counted),
+            HandlerState::NotRaised | HandlerState::Asked => Duration::ZERO,
         };
         self.charge(now, thread.service, used + COST, actions);
     }
 
-    pub fn look(&mut self, now: Duration, seen: &[Seen], actions: &mut Vec<Action>) {
-        for seen in seen {
-            let Some(until) = seen.until else {
-                self.threads.remove(&seen.tid);
+    pub fn judge(&mut self, now: Duration, samples: &[HandlerSample], actions: &mut Vec<Action>) {
+        for sample in samples {
+            let Some(until) = sample.until else {
+                self.threads.remove(&sample.tid);
                 continue;
             };
-            let thread = self.threads.get_mut(&seen.tid);
-            let Some(thread) = thread.filter(|thread| thread.state == State::Raised) else {
+            let thread = self.threads.get_mut(&sample.tid);
+            let Some(thread) = thread.filter(|thread| thread.state == HandlerState::Raised) else {
                 continue;
             };
-            let (service, used) = (thread.service, seen.cpu.saturating_sub(thread.counted));
-            thread.counted = seen.cpu;
+            let (service, used) = (thread.service, sample.cpu.saturating_sub(thread.counted));
+            thread.counted = sample.cpu;
             if !self.charge(now, service, used, actions) || until >= now {
                 continue;
             }
-            if seen.is_awake {
+            if sample.is_awake {
                 let why = "it still computed after its request's deadline";
-                self.lower(now, seen.tid, why.into(), actions);
+                self.lower(now, sample.tid, why.into(), actions);
             } else if self.threads.len() >= THREADS_KEPT {
                 self.lower(
                     now,
-                    seen.tid,
+                    sample.tid,
                     "it sleeps, and others wait for its place".into(),
                     actions,
                 );
@@ -315,7 +318,7 @@ impl Chains {
         if chain.share.spend(now, used) {
             return true;
         }
-        let why = format!("its service has used its {}% of a CPU", chain.terms.share_percent);
+        let why = format!("its service has used its {}% of a CPU", chain.limits.share_percent);
         self.bar(now, service, WINDOW, why.into(), actions);
         false
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Grant, Grants, Limits, Policy, Priority, Rule, Schedule};
+use super::{Grant, Grants, Policy, Priority, PriorityLimits, PriorityRule, Schedule};
 use crate::config::{CEILING, Config, ConfigError, RealtimeRule, SchedPolicyName, wrong};
 use crate::matcher::Matcher;
 
@@ -26,7 +26,7 @@ impl Priority {
                 .map(Some)
                 .ok_or_else(|| wrong(key, format!("there is no `{name}` on this machine")))
         };
-        let mut rules: Vec<Rule> = Vec::new();
+        let mut rules: Vec<PriorityRule> = Vec::new();
         for (at, rule) in config.realtime.iter().enumerate() {
             let uid = number(names.user, "realtime.user", &rule.conditions.user)?;
             if let Some(cpu) = rule.cpus.iter().find(|cpu| **cpu >= cpus) {
@@ -36,7 +36,7 @@ impl Priority {
             if rules.iter().any(|known| known.name == name) {
                 return Err(wrong("realtime.name", format!("`{name}` is given twice")));
             }
-            rules.push(Rule::from_config(name, rule, uid)?);
+            rules.push(PriorityRule::from_config(name, rule, uid)?);
         }
         let grants = config.grant.iter().map(|grant| {
             Ok(Grant {
@@ -48,19 +48,19 @@ impl Priority {
             })
         });
         let grants = Grants(grants.collect::<Result<_, ConfigError>>()?);
-        let limits = Limits {
+        let limits = PriorityLimits {
             max_priority: limits.max_priority.min(CEILING),
             max_tasks: limits.max_tasks,
             total_percent: limits.total_percent,
             window: Duration::from_millis(limits.window_ms.into()),
-            canary: Duration::from_millis(limits.canary_ms.into()),
+            longest_wait: Duration::from_millis(limits.canary_ms.into()),
             cpus,
         };
         Ok(Self::new(limits, grants, rules, dry_run))
     }
 }
 
-impl Rule {
+impl PriorityRule {
     /// `rule` under this name, for this user.
     ///
     /// # Errors

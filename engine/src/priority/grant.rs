@@ -2,7 +2,7 @@
 //! What users other than root may ask for at run time: keeps a user's rule within what the configuration grants, or
 //! says why it cannot be had.
 
-use super::{Policy, Rule};
+use super::{Policy, PriorityRule};
 
 /// What the rules of `giveway exec` are called; the user's number follows.
 pub const LAUNCHED: &str = "giveway exec by uid ";
@@ -39,7 +39,13 @@ impl Grants {
     }
 
     /// Keeps a rule within what its user may have. Root is bound by the limits of all alone.
-    pub(super) fn bound(&self, rule: &mut Rule, uid: u32, gids: &[u32], max_priority: u32) -> Result<(), String> {
+    pub(super) fn bound(
+        &self,
+        rule: &mut PriorityRule,
+        uid: u32,
+        gids: &[u32],
+        max_priority: u32,
+    ) -> Result<(), String> {
         let Some(grant) = self.of(uid, gids)? else {
             return priority_within(rule, max_priority, "max_priority in [realtime_limits]");
         };
@@ -57,7 +63,7 @@ impl Grants {
     }
 }
 
-fn priority_within(rule: &Rule, most: u32, by: &str) -> Result<(), String> {
+fn priority_within(rule: &PriorityRule, most: u32, by: &str) -> Result<(), String> {
     match rule.schedule.policy {
         Policy::Fifo { priority } | Policy::RoundRobin { priority } if !(1..=most).contains(&priority) => Err(format!(
             "priority {priority} is not from 1 to {most}, which is the most by {by}"

@@ -30,7 +30,7 @@ pub struct Borrower {
 
 /// CPU time that others used at a priority that was lent to them, since this was told last.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Lent {
+pub struct LentTime {
     pub lender: Lender,
     pub used: Duration,
     /// Threads that have it at this moment.
@@ -68,9 +68,9 @@ impl Loan {
 }
 
 impl Priority {
-    pub(super) fn lend(&mut self, now: Duration, lent: Lent) {
+    pub(super) fn lend(&mut self, now: Duration, lent: LentTime) {
         let crowd = (lent.borrowers > MOST_BORROWERS).then(|| {
-            let Lent { borrowers, to, .. } = &lent;
+            let LentTime { borrowers, to, .. } = &lent;
             format!("{to} and others: to {borrowers} threads at once, where {MOST_BORROWERS} are the most")
         });
         match lent.lender {
@@ -85,7 +85,7 @@ impl Priority {
         }
     }
 
-    fn lend_to(&mut self, now: Duration, id: ProcessId, lent: Lent) {
+    fn lend_to(&mut self, now: Duration, id: ProcessId, lent: LentTime) {
         let Some(held) = self.held.get_mut(&id) else { return };
         let (window, used) = (self.limits.window, lent.used);
         held.loan.since_look += used;
@@ -97,8 +97,8 @@ impl Priority {
         }
     }
 
-    /// A canary waits because of what was lent: those who lent a tenth of that time or more pay, and the others nothing. False
-    /// where there are none, or all that was lent does not explain it.
+    /// The starvation detector waits because of what was lent: those who lent a tenth of that time or more pay,
+    /// and the others nothing. False where there are none, or all that was lent does not explain it.
     pub(super) fn demote_lenders(&mut self, now: Duration, cpu: u32, waited: Duration) -> bool {
         let time = waited.min(self.limits.window);
         let lent = self
@@ -123,7 +123,7 @@ impl Priority {
 
 impl super::chain::Chains {
     /// A thread that it has raised, or had until a moment ago, has lent its priority: its share pays.
-    fn lend(&mut self, now: Duration, tid: u32, lent: &Lent, crowd: Option<String>, actions: &mut Vec<Action>) {
+    fn lend(&mut self, now: Duration, tid: u32, lent: &LentTime, crowd: Option<String>, actions: &mut Vec<Action>) {
         let Some(service) = self.threads.get(&tid).map(|thread| thread.service) else {
             return;
         };

@@ -17,7 +17,7 @@ pub(super) const SHARE_PERCENT: u32 = 80;
 const NOT_RAISED: &str = "OTHER";
 
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(super) enum State {
+pub(super) enum NapiState {
     /// There are none, or they are to stay as they are.
     #[default]
     NotWanted,
@@ -30,13 +30,20 @@ pub(super) enum State {
     Refused,
 }
 
+/// A thread that could not be raised.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RefusedThread {
+    pub tid: u32,
+    pub why: String,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Napi {
     pub threads: Vec<ProcessId>,
     pub priority: u32,
-    pub state: State,
-    /// Those of them that could not be raised, by number, and why.
-    pub refused: Vec<(u32, String)>,
+    pub state: NapiState,
+    /// Those of them that could not be raised.
+    pub refused: Vec<RefusedThread>,
     share: Option<Share>,
     spent: Spent,
     /// Their CPU time when it was counted last.
@@ -47,7 +54,7 @@ impl Napi {
     /// They may be the same: then nothing changes, but where all were refused they are tried again. Their share goes on.
     pub fn found(&mut self, now: Duration, threads: Vec<ProcessId>, priority: u32, actions: &mut Vec<Action>) {
         let is_same = (&self.threads, self.priority) == (&threads, priority);
-        if is_same && self.state != State::Refused {
+        if is_same && self.state != NapiState::Refused {
             return;
         }
         self.refused.clear();
@@ -61,43 +68,46 @@ impl Napi {
                 priority,
                 ..Self::default()
             };
-        } else if !matches!(self.state, State::Lowered { .. }) {
+        } else if !matches!(self.state, NapiState::Lowered { .. }) {
             self.raise(now, actions);
         }
     }
 
     /// Whether any of them has real time, or will when the last request is carried out.
     fn has_raised(&self) -> bool {
-        matches!(self.state, State::Asked | State::Raised)
+        matches!(self.state, NapiState::Asked | NapiState::Raised)
     }
 
     fn raise(&mut self, now: Duration, actions: &mut Vec<Action>) {
         self.share.get_or_insert_with(|| Share::new(now, SHARE_PERCENT));
-        self.state = State::Asked;
+        self.state = NapiState::Asked;
         actions.push(Action::RaiseNapi {
             threads: self.threads.clone(),
             priority: self.priority,
         });
     }
 
-    pub fn conclude(&mut self, cpu: Duration, refused: Vec<(u32, String)>, actions: &mut Vec<Action>) {
-        if self.state != State::Asked {
+    pub fn conclude(&mut self, cpu: Duration, refused: Vec<RefusedThread>, actions: &mut Vec<Action>) {
+        if self.state != NapiState::Asked {
             return;
         }
         (self.counted, self.refused) = (cpu, refused);
         self.state = match self.tasks() {
-            0 => State::Refused,
-            _ => State::Raised,
+            0 => NapiState::Refused,
+            _ => NapiState::Raised,
         };
         self.record((NOT_RAISED, &self.shown()), "napi_priority", actions);
-        for (tid, why) in &self.refused {
+        for RefusedThread { tid, why } in &self.refused {
             let change = self.change(*tid, (NOT_RAISED, &self.shown()), why, false);
             actions.push(Action::Record(Box::new(change)));
         }
     }
 
     pub fn is_wanted(&self) -> bool {
-        matches!(self.state, State::Asked | State::Raised | State::Lowered { .. })
+        matches!(
+            self.state,
+            NapiState::Asked | NapiState::Raised | NapiState::Lowered { .. }
+        )
     }
 
     /// Those that are raised, where any is.
@@ -111,7 +121,7 @@ impl Napi {
 
     fn raised(&self) -> impl Iterator<Item = u32> {
         let tids = self.threads.iter().map(|thread| thread.pid);
-        tids.filter(|tid| self.refused.iter().all(|(refused, _)| refused != tid))
+        tids.filter(|tid| self.refused.iter().all(|refused| refused.tid != *tid))
     }
 
     pub fn used(&self, now: Duration, window: Duration) -> Duration {
@@ -128,7 +138,7 @@ impl Napi {
         actions: &mut Vec<Action>,
     ) -> bool {
         match self.state {
-            State::Raised => {
+            NapiState::Raised => {
                 let used = cpu.saturating_sub(self.counted);
                 self.counted = cpu;
                 self.spent.add(now, used, window);
@@ -138,7 +148,7 @@ impl Napi {
                 }
                 is_over
             }
-            State::Lowered { until } if now >= until && !is_held_off => {
+            NapiState::Lowered { until } if now >= until && !is_held_off => {
                 self.raise(now, actions);
                 false
             }
@@ -170,13 +180,13 @@ impl Napi {
             self.record((&self.shown(), NOT_RAISED), why, actions);
         }
         if self.is_wanted() {
-            self.state = State::Lowered { until: now + time };
+            self.state = NapiState::Lowered { until: now + time };
         }
     }
 
     /// What they were lowered for is over: they are raised by the next look.
     pub fn end_wait(&mut self, now: Duration) {
-        if let State::Lowered { until } = &mut self.state {
+        if let NapiState::Lowered { until } = &mut self.state {
             *until = now;
         }
     }

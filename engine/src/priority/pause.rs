@@ -5,8 +5,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::held::Standing;
+use super::matched::Standing;
 use super::{Action, Priority};
+#[cfg(feature = "corpus")]
+use crate::corpus::priority::Call;
 use crate::model::ProcessId;
 
 /// Longer than any pause: its end is told.
@@ -23,6 +25,8 @@ pub(super) struct Pause {
 impl Priority {
     /// Takes everything back, for this reason.
     pub fn pause(&mut self, now: Duration, why: String) -> Vec<Action> {
+        #[cfg(feature = "corpus")]
+        self.note(now, &Call::Pause);
         let had = self.having.clone();
         for id in &had {
             let Some(old) = self.held.get(id).map(|held| held.old.clone()) else {
@@ -36,10 +40,12 @@ impl Priority {
         self.napi.lower(now, LONGEST, WHY, &mut self.actions);
         self.chains.bar_all(now, LONGEST, WHY, &mut self.actions);
         self.release();
-        std::mem::take(&mut self.actions)
+        self.take_actions()
     }
 
     pub fn resume(&mut self, now: Duration) -> Vec<Action> {
+        #[cfg(feature = "corpus")]
+        self.note(now, &Call::Resume);
         let Some(pause) = self.paused.take() else {
             return Vec::new();
         };
@@ -50,9 +56,8 @@ impl Priority {
         self.chains.unbar_all(now, &mut self.actions);
         self.release();
         // What was started meanwhile and there was no room to remember.
-        let mut actions = std::mem::take(&mut self.actions);
-        actions.push(Action::Look);
-        actions
+        self.actions.push(Action::ScanProcesses);
+        self.take_actions()
     }
 
     fn give_again(&mut self, now: Duration, id: ProcessId) {

@@ -33,7 +33,7 @@ pub struct Schedule {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rule {
+pub struct PriorityRule {
     pub name: String,
     pub matcher: Matcher,
     pub schedule: Schedule,
@@ -45,17 +45,17 @@ pub struct Rule {
 }
 
 /// All of them, in order; shared, so that matching needs no lock.
-pub type Rules = Arc<Vec<Arc<Rule>>>;
+pub type PriorityRules = Arc<Vec<Arc<PriorityRule>>>;
 
 /// The first rule that matches a process and may be trusted with it.
-pub fn first_match(rules: &Rules, process: &Process) -> Option<Arc<Rule>> {
-    let matches = |rule: &&Arc<Rule>| rule.matcher.matches(process) && rule.matcher.is_trusted(process);
+pub fn first_match(rules: &PriorityRules, process: &Process) -> Option<Arc<PriorityRule>> {
+    let matches = |rule: &&Arc<PriorityRule>| rule.matcher.matches(process) && rule.matcher.is_trusted(process);
     rules.iter().find(matches).cloned()
 }
 
 /// The executables whose starts are to be seen, with the user who asks for it (root for those of the configuration), and
 /// the users all of whose starts are.
-pub fn watched(rules: &Rules) -> (BTreeSet<(u32, String)>, BTreeSet<u32>) {
+pub fn watched(rules: &PriorityRules) -> (BTreeSet<(u32, String)>, BTreeSet<u32>) {
     let executables = rules
         .iter()
         .filter_map(|rule| Some((rule.added_by.unwrap_or(0), rule.matcher.exe.clone()?)));
@@ -66,7 +66,7 @@ pub fn watched(rules: &Rules) -> (BTreeSet<(u32, String)>, BTreeSet<u32>) {
     )
 }
 
-impl Rule {
+impl PriorityRule {
     /// What its processes' CPU time and tasks count for: a rule of root's for itself, those of a user all together.
     pub(super) fn account(&self) -> String {
         self.user()

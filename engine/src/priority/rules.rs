@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::budget::{self};
-use super::held::{Held, Standing};
-use super::{Action, DEFAULT_BUDGET_PERCENT, Given, Priority, Rule, Schedule, Started, grant};
+use super::matched::{MatchedProcess, Standing};
+use super::{Action, DEFAULT_BUDGET_PERCENT, GrantedTasks, Priority, PriorityRule, Schedule, StartedProcess, grant};
 use crate::change::Value;
+#[cfg(feature = "corpus")]
+use crate::corpus::priority::Call;
 use crate::matcher::Matcher;
 use crate::model::{Process, ProcessId};
 
@@ -26,7 +28,9 @@ impl Priority {
     ///
     /// # Errors
     /// The reason, where the configuration does not grant that user so much, or the name is taken.
-    pub fn add_rule(&mut self, mut rule: Rule, uid: u32, gids: &[u32]) -> Result<Vec<Action>, String> {
+    pub fn add_rule(&mut self, mut rule: PriorityRule, uid: u32, gids: &[u32]) -> Result<Vec<Action>, String> {
+        #[cfg(feature = "corpus")]
+        self.note(Duration::ZERO, &Call::add_rule(&rule, uid, gids));
         rule.added_by = Some(uid);
         // Each user has names of their own, so that nobody takes another's.
         if self.rule_at(&rule.name, rule.user()).is_some() {
@@ -58,11 +62,12 @@ impl Priority {
             ));
         }
         Arc::make_mut(&mut self.rules).push(Arc::new(rule));
-        Ok(vec![Action::Look])
+        self.actions.push(Action::ScanProcesses);
+        Ok(self.take_actions())
     }
 
     fn rule_at(&self, name: &str, user: Option<u32>) -> Option<usize> {
-        let is_it = |rule: &Arc<Rule>| rule.name == name && rule.user() == user;
+        let is_it = |rule: &Arc<PriorityRule>| rule.name == name && rule.user() == user;
         self.rules.iter().position(is_it)
     }
 
@@ -71,6 +76,8 @@ impl Priority {
     /// # Errors
     /// The reason, where this user has none of this name or it is one of the configuration.
     pub fn remove_rule(&mut self, now: Duration, name: &str, uid: u32) -> Result<Vec<Action>, String> {
+        #[cfg(feature = "corpus")]
+        self.note(now, &Call::remove_rule(name, uid));
         let asking = Some(uid).filter(|uid| *uid != 0);
         let of_anybody = || self.rules.iter().position(|rule| uid == 0 && rule.name == name);
         let Some(at) = self.rule_at(name, asking).or_else(of_anybody) else {
@@ -91,7 +98,7 @@ impl Priority {
         for id in of_rule {
             self.revoke(now, id, "its rule was removed");
         }
-        Ok(std::mem::take(&mut self.actions))
+        Ok(self.take_actions())
     }
 
     /// `giveway exec`: the asking process wants this for the command that it is about to become.
@@ -101,12 +108,14 @@ impl Priority {
     pub fn launch(
         &mut self,
         now: Duration,
-        asking: Started,
+        asking: StartedProcess,
         schedule: Schedule,
         gids: &[u32],
     ) -> Result<Vec<Action>, String> {
+        #[cfg(feature = "corpus")]
+        self.note(now, &Call::launch(&asking, &schedule, gids));
         let process = &asking.process;
-        let mut rule = Rule {
+        let mut rule = PriorityRule {
             name: format!("{}{}", grant::LAUNCHED, process.uid),
             matcher: Matcher {
                 uid: Some(process.uid),
@@ -125,10 +134,10 @@ impl Priority {
         self.charge(now, asking.id, asking.cpu);
         self.may_grant(now, &rule, asking.tasks)?;
         self.grant(now, asking, &rule);
-        Ok(std::mem::take(&mut self.actions))
+        Ok(self.take_actions())
     }
 
-    pub(super) fn judge(&mut self, now: Duration, started: Started, matching: Option<Arc<Rule>>) {
+    pub(super) fn judge(&mut self, now: Duration, started: StartedProcess, matching: Option<Arc<PriorityRule>>) {
         self.charge(now, started.id, started.cpu);
         let (id, process) = (started.id, &started.process);
         let Some(rule) = self.launched(id, process).or(matching) else {
@@ -162,7 +171,7 @@ impl Priority {
     }
 
     /// The rule by which it is held, where that was `giveway exec` and it is still its user's.
-    fn launched(&self, id: ProcessId, process: &Process) -> Option<Arc<Rule>> {
+    fn launched(&self, id: ProcessId, process: &Process) -> Option<Arc<PriorityRule>> {
         let held = self
             .held
             .get(&id)
@@ -171,7 +180,7 @@ impl Priority {
         is_theirs.then(|| Arc::new(held.as_rule()))
     }
 
-    fn grant(&mut self, now: Duration, started: Started, rule: &Rule) {
+    fn grant(&mut self, now: Duration, started: StartedProcess, rule: &PriorityRule) {
         let (id, schedule) = (started.id, rule.schedule.clone());
         self.hold(now, started, rule, Standing::Asked);
         if self.dry_run {
@@ -181,13 +190,13 @@ impl Priority {
         }
     }
 
-    fn hold(&mut self, now: Duration, started: Started, rule: &Rule, standing: Standing) {
+    fn hold(&mut self, now: Duration, started: StartedProcess, rule: &PriorityRule, standing: Standing) {
         // Asking again is no way out of a budget.
         let before = self.held.remove(&started.id);
         let same = before.filter(|before| before.account == rule.account());
         let since = same.as_ref().map_or(now, |same| same.since);
         let (spent, loan) = same.map(|same| (same.spent, same.loan)).unwrap_or_default();
-        let held = Held {
+        let held = MatchedProcess {
             process: started.process,
             rule: rule.name.clone(),
             account: rule.account(),
@@ -225,7 +234,7 @@ impl Priority {
     }
 
     /// Whether so many tasks more are within all budgets.
-    pub(super) fn may_grant(&self, now: Duration, rule: &Rule, tasks: u32) -> Result<(), String> {
+    pub(super) fn may_grant(&self, now: Duration, rule: &PriorityRule, tasks: u32) -> Result<(), String> {
         if let Some(pause) = &self.paused {
             return Err(pause.why.clone());
         }
@@ -303,7 +312,7 @@ impl Priority {
         self.waiting.retain(|action| action.process() != Some(id));
     }
 
-    pub(super) fn conclude(&mut self, id: ProcessId, outcome: Result<Given, String>) {
+    pub(super) fn conclude(&mut self, id: ProcessId, outcome: Result<GrantedTasks, String>) {
         let Some(held) = self.held.get_mut(&id).filter(|held| held.standing == Standing::Asked) else {
             return;
         };

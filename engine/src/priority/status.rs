@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::chain::{State, Thread};
-use super::held::{Held, Standing};
+use super::chain::{Handler, HandlerState};
+use super::matched::{MatchedProcess, Standing};
 use super::{Priority, Service, napi};
 use crate::change::{Change, Latest, Setting, Subject};
 use crate::model::ProcessId;
@@ -18,7 +18,7 @@ const OTHERS_LISTED: usize = 64;
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct PriorityStatus {
     pub rules: Vec<RuleStatus>,
-    pub held: Vec<HeldStatus>,
+    pub held: Vec<MatchedStatus>,
     #[serde(default)]
     pub chains: Vec<ChainStatus>,
     /// None where they are left as they are.
@@ -26,7 +26,7 @@ pub struct PriorityStatus {
     pub napi: Option<NapiStatus>,
     #[serde(default)]
     pub budget: BudgetStatus,
-    pub counters: Counters,
+    pub counters: PriorityCounters,
     /// The latest change of each process and thread, or refusal, oldest first.
     pub changes: Vec<Latest>,
     /// Why nothing can be granted here, or what is lost; filled in by the daemon.
@@ -47,7 +47,7 @@ pub struct RuleStatus {
 
 /// A process that a rule matches.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct HeldStatus {
+pub struct MatchedStatus {
     pub pid: u32,
     pub exe: String,
     pub rule: String,
@@ -106,10 +106,10 @@ pub struct BudgetStatus {
 
 /// Since the start.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Counters {
+pub struct PriorityCounters {
     pub granted: u64,
     pub revoked: u64,
-    /// By a budget or a canary.
+    /// By a budget or the starvation detector.
     pub demoted: u64,
     /// By a limit, before anything was given.
     pub refused: u64,
@@ -119,12 +119,13 @@ pub struct Counters {
     #[serde(default)]
     pub ended_before: u64,
     pub stepped_back: u64,
-    /// How often a canary starved, by what was given here ...
+    /// How often a thread of the starvation detector starved, by what was given here ...
     pub starved: u64,
     /// ... and by something else: what was given had used too little, and stayed.
     #[serde(default)]
     pub starved_by_others: u64,
-    /// How often NAPI threads or a chain were lowered for a budget of all or a canary, or NAPI threads for their own.
+    /// How often NAPI threads or a chain were lowered for a budget of all or the starvation detector, or NAPI threads for
+    /// their own.
     #[serde(default)]
     pub parts_lowered: u64,
 }
@@ -156,7 +157,7 @@ impl Priority {
             added_by: rule.added_by,
         });
         let having = self.having.iter().filter_map(|id| self.held.get_key_value(id));
-        let is_without = |(_, held): &(&ProcessId, &Held)| held.standing == Standing::Without;
+        let is_without = |(_, held): &(&ProcessId, &MatchedProcess)| held.standing == Standing::Without;
         let others = self.held.iter().filter(is_without).take(OTHERS_LISTED);
         let threads = self.chains.threads.iter();
         let mut changes: Vec<Latest> = threads.map(|(tid, thread)| self.latest(*tid, thread)).collect();
@@ -171,7 +172,7 @@ impl Priority {
             napi: (!self.napi.threads.is_empty()).then(|| NapiStatus {
                 tids: self.napi.threads.iter().map(|thread| thread.pid).collect(),
                 priority: self.napi.priority,
-                raised: self.napi.state == napi::State::Raised,
+                raised: self.napi.state == napi::NapiState::Raised,
                 share_percent: napi::SHARE_PERCENT,
                 cpu_percent: self.percent(self.napi.used(now, self.limits.window)),
             }),
@@ -182,13 +183,13 @@ impl Priority {
                 .napi
                 .refused
                 .iter()
-                .map(|(tid, why)| format!("NAPI thread {tid} is not raised: {why}"))
+                .map(|refused| format!("NAPI thread {} is not raised: {}", refused.tid, refused.why))
                 .collect(),
         }
     }
 
-    fn held_status(&self, now: Duration, id: &ProcessId, held: &Held) -> HeldStatus {
-        HeldStatus {
+    fn held_status(&self, now: Duration, id: &ProcessId, held: &MatchedProcess) -> MatchedStatus {
+        MatchedStatus {
             pid: id.pid,
             exe: held.process.exe.clone(),
             rule: held.rule.clone(),
@@ -204,10 +205,10 @@ impl Priority {
         let threads_of = |service: &Service| {
             let threads = self.chains.threads.iter();
             let threads = threads.filter(|(_, thread)| thread.service == *service);
-            let thread = |(tid, thread): (&u32, &Thread)| ChainThread {
+            let thread = |(tid, thread): (&u32, &Handler)| ChainThread {
                 tid: *tid,
                 pid: thread.pid,
-                raised: thread.state == State::Raised,
+                raised: thread.state == HandlerState::Raised,
                 raises: thread.raises,
                 lowers: thread.lowers,
             };
@@ -215,8 +216,8 @@ impl Priority {
         };
         let chains = self.chains.chains.iter().map(|(service, chain)| ChainStatus {
             service: *service,
-            priority: chain.terms.priority,
-            share_percent: chain.terms.share_percent,
+            priority: chain.limits.priority,
+            share_percent: chain.limits.share_percent,
             cpu_percent: self.percent(chain.spent.within(now, self.limits.window)),
             barred_ms: chain.barred_until.saturating_sub(now).as_millis() as u64,
             threads: threads_of(service),
@@ -242,11 +243,11 @@ impl Priority {
     }
 
     /// The latest change of a thread that handles requests.
-    fn latest(&self, tid: u32, thread: &Thread) -> Latest {
+    fn latest(&self, tid: u32, thread: &Handler) -> Latest {
         let Service { protocol, local_port } = thread.service;
         let chain = self.chains.chains.get(&thread.service);
-        let given = chain.map_or("FIFO".to_owned(), |chain| format!("FIFO {}", chain.terms.priority));
-        let is_raised = thread.state != State::AsItWas;
+        let given = chain.map_or("FIFO".to_owned(), |chain| format!("FIFO {}", chain.limits.priority));
+        let is_raised = thread.state != HandlerState::NotRaised;
         let is_lowered = !is_raised && thread.lowers > 0;
         let (mut old, mut new) = ("as it was".into(), given.into());
         if is_lowered {

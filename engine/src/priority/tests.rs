@@ -26,8 +26,8 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn rule(name: &str, exe: &str) -> Rule {
-    Rule {
+fn rule(name: &str, exe: &str) -> PriorityRule {
+    PriorityRule {
         name: name.to_owned(),
         matcher: Matcher {
             exe: Some(exe.to_owned()),
@@ -47,13 +47,13 @@ fn fifo(priority: u32) -> Schedule {
     }
 }
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> PriorityLimits {
+    PriorityLimits {
         max_priority: CEILING,
         max_tasks: 10,
         total_percent: 80,
         window: WINDOW_OF_ALL,
-        canary: ms(400),
+        longest_wait: ms(400),
         cpus: 2,
     }
 }
@@ -71,8 +71,8 @@ fn process(exe: &str) -> Process {
     }
 }
 
-fn started(pid: u32, process: Process, cpu: Duration) -> Started {
-    Started {
+fn started(pid: u32, process: Process, cpu: Duration) -> StartedProcess {
+    StartedProcess {
         id: id(pid),
         process,
         tasks: 1,
@@ -101,13 +101,13 @@ struct Machine {
 }
 
 impl Machine {
-    fn new(rules: Vec<Rule>, grants: Vec<Grant>) -> Self {
+    fn new(rules: Vec<PriorityRule>, grants: Vec<Grant>) -> Self {
         Self::with(Priority::new(limits(), Grants(grants), rules, false))
     }
 
     fn with(priority: Priority) -> Self {
         let now = Duration::from_secs(100);
-        let terms = Terms {
+        let terms = ChainLimits {
             priority: 40,
             share_percent: 50,
         };
@@ -131,19 +131,19 @@ impl Machine {
                     assert!(self.raised.keys().all(|tid| tid / 10 != id.pid), "two parts at once");
                     self.granted.insert(id, Duration::ZERO);
                     self.grants += 1;
-                    let given = Given {
+                    let given = GrantedTasks {
                         tasks: 1,
                         old: "OTHER".to_owned(),
                     };
                     let outcome = Ok(given);
-                    self.tell(Input::Outcome { id, outcome });
+                    self.give_input(Input::Outcome { id, outcome });
                 }
                 Action::Revoke { id } => assert!(self.granted.remove(&id).is_some(), "revoked twice"),
                 Action::Record(change) => self.log.note(self.now, *change),
                 Action::RaiseNapi { .. } => {
                     self.is_napi_raised = true;
                     let cpu = self.napi_cpu;
-                    self.tell(Input::NapiRaised {
+                    self.give_input(Input::NapiRaised {
                         cpu,
                         refused: Vec::new(),
                     });
@@ -151,19 +151,19 @@ impl Machine {
                 Action::LowerNapi => self.is_napi_raised = false,
                 Action::Raise { tid, .. } => {
                     let cpu = *self.raised.entry(tid).or_default();
-                    self.tell(Input::Raised { tid, outcome: Ok(cpu) });
+                    self.give_input(Input::Raised { tid, outcome: Ok(cpu) });
                 }
                 Action::Lower { tid } => {
                     let cpu = self.raised.remove(&tid);
-                    self.tell(Input::Lowered { tid, cpu });
+                    self.give_input(Input::Lowered { tid, cpu });
                 }
                 Action::Bar { until, .. } => self.barred = until,
-                Action::GrantTask { .. } | Action::Look => {}
+                Action::GrantTask { .. } | Action::ScanProcesses => {}
             }
         }
     }
 
-    fn tell(&mut self, input: Input) {
+    fn give_input(&mut self, input: Input) {
         let actions = self.priority.step(self.now, input);
         self.carry_out(actions);
     }
@@ -176,7 +176,7 @@ impl Machine {
         let cpu = self.granted.get(&id(pid)).copied().unwrap_or_default();
         let rule = first_match(&self.priority.rules(), &process);
         let started = started(pid, process, cpu);
-        self.tell(Input::Started {
+        self.give_input(Input::Started {
             started: started.into(),
             rule,
         });
@@ -186,7 +186,7 @@ impl Machine {
     /// A request for the thread of this number, of the process of a tenth of it.
     fn request(&mut self, tid: u32) -> bool {
         if !self.raised.contains_key(&tid) && self.now >= self.barred {
-            self.tell(Input::Request {
+            self.give_input(Input::Request {
                 tid,
                 pid: tid / 10,
                 service: SERVICE,
@@ -196,7 +196,7 @@ impl Machine {
     }
 
     fn find_napi(&mut self) {
-        self.tell(Input::NapiThreads {
+        self.give_input(Input::NapiThreads {
             threads: vec![id(9)],
             priority: 39,
         });
@@ -207,7 +207,7 @@ impl Machine {
     fn compute(&mut self, ticks: usize, share: impl Fn(u32) -> f64) {
         for _ in 0..ticks {
             self.run(TICK, &share, 0.0, 0.0);
-            self.look();
+            self.report_usage();
         }
     }
 
@@ -226,16 +226,16 @@ impl Machine {
     }
 
     /// Reports what was used so far.
-    fn look(&mut self) {
+    fn report_usage(&mut self) {
         let until = Some(self.now + ms(1));
-        let seen = |(tid, cpu): (&u32, &Duration)| Seen {
+        let seen = |(tid, cpu): (&u32, &Duration)| HandlerSample {
             tid: *tid,
             until,
             is_awake: true,
             cpu: *cpu,
         };
         let seen = self.raised.iter().map(seen).collect();
-        self.tell(Input::Look(seen));
+        self.give_input(Input::Handlers(seen));
         let usage = self.granted.iter().map(|(id, cpu)| Usage {
             id: *id,
             cpu: *cpu,
@@ -243,11 +243,11 @@ impl Machine {
             found: None,
         });
         let (processes, napi) = (usage.collect(), self.napi_cpu);
-        self.tell(Input::Usage { processes, napi });
+        self.give_input(Input::Usage { processes, napi });
     }
 
-    fn canary(&mut self, waited: Duration) {
-        self.tell(Input::Canary { cpu: 1, waited });
+    fn starve(&mut self, waited: Duration) {
+        self.give_input(Input::Starvation { cpu: 1, waited });
     }
 
     fn changes(&self) -> Vec<Latest> {

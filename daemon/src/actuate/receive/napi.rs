@@ -5,6 +5,7 @@
 //! Each thread is a process of its own, so that a pidfd holds it and its CPU time is told without opening anything.
 
 use giveway_engine::model::ProcessId;
+use giveway_engine::priority::RefusedThread;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,10 +44,13 @@ impl NapiThreads {
         }
     }
 
-    /// Each for itself; returns those that are not raised now, by number, and why.
-    pub fn raise(&mut self, threads: &[ProcessId], priority: u32) -> Vec<(u32, String)> {
+    /// Each for itself; returns those that are not raised now.
+    pub fn raise(&mut self, threads: &[ProcessId], priority: u32) -> Vec<RefusedThread> {
         let outcomes = threads.iter().map(|id| (id.pid, self.raise_one(*id, priority)));
-        let refused = outcomes.filter_map(|(tid, outcome)| Some((tid, format!("{:#}", outcome.err()?))));
+        let refused = outcomes.filter_map(|(tid, outcome)| {
+            let why = format!("{:#}", outcome.err()?);
+            Some(RefusedThread { tid, why })
+        });
         refused.collect()
     }
 

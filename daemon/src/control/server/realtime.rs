@@ -3,7 +3,7 @@
 //! configuration is checked, and returns the real-time thread's answer. Whether the user may have it, the engine decides.
 
 use giveway_engine::config::{Conditions, Config, RealtimeRule};
-use giveway_engine::priority::Rule;
+use giveway_engine::priority::PriorityRule;
 use tokio::net::unix::UCred;
 
 use super::super::{LaunchTerms, Request};
@@ -48,7 +48,7 @@ pub(super) async fn change(
 }
 
 /// The rule that a user asks for, checked as strictly as one of the configuration.
-async fn checked(handlers: &Handlers, rule: RealtimeRule, uid: u32) -> Result<Rule, String> {
+async fn checked(handlers: &Handlers, rule: RealtimeRule, uid: u32) -> Result<PriorityRule, String> {
     let config = Config {
         realtime: vec![rule],
         realtime_limits: (*handlers.limits).clone(),
@@ -65,7 +65,7 @@ async fn checked(handlers: &Handlers, rule: RealtimeRule, uid: u32) -> Result<Ru
         Some(user) => Some(number_of(user).await?),
         None => None,
     };
-    Rule::from_config(name, rule, user).map_err(|error| error.to_string())
+    PriorityRule::from_config(name, rule, user).map_err(|error| error.to_string())
 }
 
 /// It may have to be asked of a server, which nobody else must wait for.

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use super::StartedProcess;
+use super::ReadProcess;
 
 const KEPT: usize = 4096;
 
@@ -28,7 +28,7 @@ struct LastExec {
 
 impl ExecHistory {
     /// Adds what the same image was found to be before.
-    pub fn recall(&mut self, found: &mut StartedProcess) {
+    pub fn recall(&mut self, found: &mut ReadProcess) {
         let (id, image) = (found.started.id, (found.image, found.execs));
         let process = &mut found.started.process;
         let was = self.0.remove(&id).filter(|was| was.image == image);
@@ -88,14 +88,14 @@ mod tests {
     use std::time::Duration;
 
     use giveway_engine::model::Process;
-    use giveway_engine::priority::Started;
+    use giveway_engine::priority::StartedProcess;
 
     use super::*;
 
-    fn found(pid: u32, uid: u32, image: u64, execs: u64, executables: &[&str]) -> StartedProcess {
+    fn found(pid: u32, uid: u32, image: u64, execs: u64, executables: &[&str]) -> ReadProcess {
         let executables: Vec<String> = executables.iter().map(|path| (*path).to_owned()).collect();
-        StartedProcess {
-            started: Started {
+        ReadProcess {
+            started: StartedProcess {
                 id: ProcessId { pid, start_ns: 1 },
                 process: Process {
                     trusted: executables.clone(),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_is(executed: &mut ExecHistory, mut found: StartedProcess, expected: &[&str]) {
+    fn assert_is(executed: &mut ExecHistory, mut found: ReadProcess, expected: &[&str]) {
         executed.recall(&mut found);
         assert_eq!(found.started.process.executables, expected);
         assert_eq!(found.started.process.trusted, expected);

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use giveway_engine::priority::{Action, CHAIN_PRIORITY, Input, LOOK_EVERY, Seen, Service, THREADS_KEPT};
+use giveway_engine::priority::{self, CHAIN_PRIORITY, HandlerSample, JUDGED_EVERY, Service, THREADS_KEPT};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -35,7 +35,7 @@ const LOOKED_FOR: usize = 8;
 
 /// Dropping it ends the thread, which lowers what it has raised before.
 pub(super) struct ChainThread {
-    actions: mpsc::Sender<Action>,
+    actions: mpsc::Sender<priority::Action>,
     /// A byte for new actions. Closed, it ends the thread.
     bell: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
@@ -101,7 +101,7 @@ impl ChainThread {
     }
 
     /// Has it carry this out.
-    pub fn carry_out(&self, action: Action) {
+    pub fn carry_out(&self, action: priority::Action) {
         // Where the thread has ended, everything is lowered already.
         if self.actions.send(action).is_ok()
             && let Some(bell) = &self.bell
@@ -168,7 +168,7 @@ impl Worker {
         &mut self,
         events: &Events,
         bell: &PipeReader,
-        commands: &mpsc::Receiver<Action>,
+        commands: &mpsc::Receiver<priority::Action>,
         heartbeat: &Heartbeat,
     ) -> Result<()> {
         let mut look_at: Option<Duration> = None;
@@ -185,7 +185,7 @@ impl Worker {
                 if (&*bell).read(&mut [0; 64]).unwrap_or_default() == 0 {
                     return Ok(());
                 }
-                let commands: Vec<Action> = commands.try_iter().collect();
+                let commands: Vec<priority::Action> = commands.try_iter().collect();
                 self.carry_out(commands, 0);
             }
             if look_at.is_some_and(|at| now() >= at) {
@@ -193,17 +193,17 @@ impl Worker {
                 self.sample_threads()?;
             }
             let is_any_raised = !self.engine.lock().raised().is_empty();
-            look_at = is_any_raised.then(|| look_at.unwrap_or_else(|| now() + LOOK_EVERY));
+            look_at = is_any_raised.then(|| look_at.unwrap_or_else(|| now() + JUDGED_EVERY));
         }
     }
 
     fn take(&mut self, ThreadEvent { tid, pid, what }: ThreadEvent) {
         let input = match what {
-            ThreadEventKind::Request(service) => Input::Request { tid, pid, service },
-            ThreadEventKind::OtherWork => Input::OtherWork { tid },
+            ThreadEventKind::Request(service) => priority::Input::Request { tid, pid, service },
+            ThreadEventKind::OtherWork => priority::Input::OtherWork { tid },
             ThreadEventKind::Ended { cpu } => {
                 self.held.remove(&tid);
-                Input::HandlerEnded { tid, cpu }
+                priority::Input::HandlerEnded { tid, cpu }
             }
         };
         self.feed(input, pid);
@@ -211,34 +211,34 @@ impl Worker {
     }
 
     /// Feeds the engine, and carries out what follows until nothing does. `pid`: of the thread that it is about.
-    fn feed(&mut self, input: Input, pid: u32) {
+    fn feed(&mut self, input: priority::Input, pid: u32) {
         let actions = self.engine.step(input);
         self.carry_out(actions, pid);
     }
 
-    fn carry_out(&mut self, actions: Vec<Action>, pid: u32) {
+    fn carry_out(&mut self, actions: Vec<priority::Action>, pid: u32) {
         let mut of_others = Vec::new();
         for action in actions {
             match action {
-                Action::Raise { tid, priority } => {
+                priority::Action::Raise { tid, priority } => {
                     let input = match self.raise(tid, pid, priority) {
-                        Ok(cpu) => Input::Raised { tid, outcome: Ok(cpu) },
-                        Err(_) if self.has_ended(tid) => Input::HandlerEnded {
+                        Ok(cpu) => priority::Input::Raised { tid, outcome: Ok(cpu) },
+                        Err(_) if self.has_ended(tid) => priority::Input::HandlerEnded {
                             tid,
                             cpu: Duration::ZERO,
                         },
-                        Err(error) => Input::Raised {
+                        Err(error) => priority::Input::Raised {
                             tid,
                             outcome: Err(format!("{error:#}")),
                         },
                     };
                     self.feed(input, pid);
                 }
-                Action::Lower { tid } => {
+                priority::Action::Lower { tid } => {
                     let cpu = self.lower(tid);
-                    self.feed(Input::Lowered { tid, cpu }, pid);
+                    self.feed(priority::Input::Lowered { tid, cpu }, pid);
                 }
-                Action::Bar { service, until } => self.bar(service, until),
+                priority::Action::Bar { service, until } => self.bar(service, until),
                 other => of_others.push(other),
             }
         }
@@ -320,10 +320,10 @@ impl Worker {
             let Ok(thread) = self.tasks.threads.thread(tid) else {
                 // What cannot be charged is not given.
                 let cpu = self.lower(tid);
-                self.feed(Input::Lowered { tid, cpu }, 0);
+                self.feed(priority::Input::Lowered { tid, cpu }, 0);
                 continue;
             };
-            seen.push(Seen {
+            seen.push(HandlerSample {
                 tid,
                 until: self.handlers.until(tid)?.filter(|_| thread.is_some()),
                 is_awake: thread.is_some_and(|thread| thread.is_awake),
@@ -333,7 +333,7 @@ impl Worker {
         for seen in seen.iter().filter(|seen| seen.until.is_none()) {
             self.held.remove(&seen.tid);
         }
-        self.feed(Input::Look(seen), 0);
+        self.feed(priority::Input::Handlers(seen), 0);
         self.forget_ended(&others)?;
         crate::journal::restore_removed();
         self.shorten_journal();
@@ -356,7 +356,7 @@ impl Worker {
         for tid in self.looked_for.take(others, LOOKED_FOR) {
             if self.handlers.until(*tid)?.is_none() {
                 self.held.remove(tid);
-                self.feed(Input::Lowered { tid: *tid, cpu: None }, 0);
+                self.feed(priority::Input::Lowered { tid: *tid, cpu: None }, 0);
             }
         }
         Ok(())
@@ -382,7 +382,7 @@ impl Drop for Worker {
         for tid in raised {
             self.lower(tid);
         }
-        let released = self.engine.step(Input::ChainsEnded);
+        let released = self.engine.step(priority::Input::ChainsEnded);
         self.rest.carry_out(released);
     }
 }

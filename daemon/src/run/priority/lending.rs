@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use giveway_engine::model::ProcessId;
-use giveway_engine::priority::{Input, Lender, Lent};
+use giveway_engine::priority::{self, Lender, LentTime};
 
 use crate::kernel::lending::{self, Lenders, MayLend};
 use crate::kernel::load_patiently;
@@ -79,7 +79,7 @@ impl Lending {
     }
 
     /// What was lent since the last call.
-    pub fn take(&mut self) -> Result<Vec<Input>> {
+    pub fn take(&mut self) -> Result<Vec<priority::Input>> {
         let Ok(account) = &mut self.account else {
             return Ok(Vec::new());
         };
@@ -88,7 +88,7 @@ impl Lending {
             None => Some(Lender::Handler { tid: lent.tid }),
         };
         let input = |lent: lending::LentTime| {
-            Some(Input::Lent(Lent {
+            Some(priority::Input::Lent(LentTime {
                 lender: of(&lent)?,
                 used: lent.used,
                 borrowers: lent.borrowers,

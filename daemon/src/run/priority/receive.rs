@@ -10,7 +10,7 @@ use giveway_engine::back_off::BackOff;
 use giveway_engine::change::{Changes, Latest};
 use giveway_engine::config::{Chain, Config, ReceiveSection};
 use giveway_engine::model::ProcessId;
-use giveway_engine::priority::{Service, Terms};
+use giveway_engine::priority::{ChainLimits, Service};
 use libbpf_rs::MapHandle;
 
 use super::PriorityThread;
@@ -220,9 +220,9 @@ fn rule_of(chain: &Chain) -> Result<Rule> {
 }
 
 /// The chains of a configuration, for the engine.
-pub fn chains_of(config: &Config) -> impl Iterator<Item = (Service, Terms)> {
+pub fn chains_of(config: &Config) -> impl Iterator<Item = (Service, ChainLimits)> {
     config.chain.iter().map(|chain| {
-        let terms = Terms {
+        let terms = ChainLimits {
             priority: chain.priority,
             share_percent: chain.share_percent,
         };

@@ -20,7 +20,7 @@ use anyhow::{Context as _, Result};
 use giveway_engine::back_off::BackOff;
 use giveway_engine::change::Changes;
 use giveway_engine::model::ProcessId;
-use giveway_engine::priority::{Action, Rules};
+use giveway_engine::priority::{self, PriorityRules};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -51,7 +51,7 @@ pub(super) struct RulesLoop {
     chains: Option<ChainThread>,
     engine: Engine,
     /// Those of the engine, to be matched without it.
-    rules: Rules,
+    rules: PriorityRules,
     tools: Tools,
     inbox: Inbox,
     /// Its own.
@@ -257,7 +257,7 @@ impl RulesLoop {
             let engine = self.engine.lock();
             let is_active = engine.is_active();
             self.engine.is_watched.store(is_active, Ordering::Release);
-            is_active.then(|| engine.next_look(now()))
+            is_active.then(|| engine.next_usage(now()))
         };
         if let Some(next) = next {
             self.tools.canaries.wake();
@@ -316,7 +316,7 @@ impl RulesLoop {
         }
         for (id, tid) in std::mem::take(&mut self.missed) {
             self.heartbeat.beat();
-            self.carry_out(vec![Action::GrantTask { id, tid }], None);
+            self.carry_out(vec![priority::Action::GrantTask { id, tid }], None);
         }
         if self.follow_rules() | self.again.is_due(now()) {
             self.short_of = None;

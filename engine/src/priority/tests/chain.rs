@@ -25,14 +25,14 @@ fn raised() -> Machine {
 /// How it is found, so long after the start.
 fn look(machine: &mut Machine, at: Duration, until: Option<Duration>, is_awake: bool, cpu: Duration) -> Vec<Action> {
     let start = Duration::from_secs(100);
-    let seen = Seen {
+    let seen = HandlerSample {
         tid: TID,
         until: until.map(|until| start + until),
         is_awake,
         cpu,
     };
     machine.now = start + at;
-    machine.priority.step(machine.now, Input::Look(vec![seen]))
+    machine.priority.step(machine.now, Input::Handlers(vec![seen]))
 }
 
 fn why(machine: &Machine) -> String {
@@ -62,7 +62,7 @@ fn one_that_computes_beyond_the_deadline_is_lowered() {
 #[test]
 fn other_work_lowers_and_the_next_request_raises_again() {
     let mut machine = raised();
-    machine.tell(Input::OtherWork { tid: TID });
+    machine.give_input(Input::OtherWork { tid: TID });
     assert!(machine.raised.is_empty());
     // Reported twice, done once.
     assert_eq!(machine.priority.step(machine.now, Input::OtherWork { tid: TID }), []);
@@ -74,7 +74,7 @@ fn however_many_requests_come_a_chain_has_its_share_and_no_more() {
     let mut machine = raised();
     // Always within a deadline: a flood of requests. All of the CPU, where half is allowed.
     let barred = (1..=100).find_map(|step| {
-        let at = LOOK_EVERY * step;
+        let at = JUDGED_EVERY * step;
         let actions = look(&mut machine, at, Some(at + ms(5)), true, at);
         (!actions.is_empty()).then_some((at, actions))
     });
@@ -99,7 +99,7 @@ fn requests_and_other_work_in_turns_cannot_keep_giveway_busy() {
     let changes = (1..100_000).find(|_| {
         machine.now += Duration::from_micros(120);
         let is_raised = machine.request(TID);
-        machine.tell(Input::OtherWork { tid: TID });
+        machine.give_input(Input::OtherWork { tid: TID });
         !is_raised
     });
     // Half a CPU is its share, and so is half a CPU of what raising and lowering take.
@@ -110,10 +110,10 @@ fn requests_and_other_work_in_turns_cannot_keep_giveway_busy() {
 #[test]
 fn what_it_uses_while_it_is_not_raised_is_not_counted() {
     let mut machine = raised();
-    machine.tell(Input::OtherWork { tid: TID });
+    machine.give_input(Input::OtherWork { tid: TID });
     machine.now += ms(5_000);
     machine.raised.insert(TID, ms(4_500));
-    machine.tell(Input::Request {
+    machine.give_input(Input::Request {
         tid: TID,
         pid: PID,
         service: SERVICE,
@@ -141,11 +141,11 @@ fn threads_that_come_and_go_leave_no_records() {
         // One bar in a while, for what all these changes cost.
         machine.now += ms(1);
         machine.request(tid);
-        machine.tell(Input::OtherWork { tid });
+        machine.give_input(Input::OtherWork { tid });
     }
     assert_eq!(machine.priority.not_raised().len(), THREADS_KEPT);
     for tid in machine.priority.not_raised() {
-        machine.tell(Input::Lowered { tid, cpu: None });
+        machine.give_input(Input::Lowered { tid, cpu: None });
     }
     assert!(machine.priority.not_raised().is_empty());
 }
@@ -158,20 +158,20 @@ fn no_more_threads_are_raised_than_can_be_looked_at_and_a_sleeper_gives_its_plac
         machine.request(tid);
     }
     assert_eq!(machine.priority.raised().len(), THREADS_KEPT);
-    let sleeper = Seen {
+    let sleeper = HandlerSample {
         tid: 1,
         until: Some(machine.now - ms(1)),
         is_awake: false,
         cpu: Duration::ZERO,
     };
-    machine.tell(Input::Look(vec![sleeper]));
+    machine.give_input(Input::Handlers(vec![sleeper]));
     assert!(machine.request(1_000), "the sleeper's place is free");
 }
 
 #[test]
 fn what_a_thread_used_until_its_end_is_counted() {
     let mut machine = raised();
-    machine.tell(Input::HandlerEnded { tid: TID, cpu: ms(900) });
+    machine.give_input(Input::HandlerEnded { tid: TID, cpu: ms(900) });
     assert!(machine.priority.status(machine.now).chains[0].threads.is_empty());
     assert!(machine.barred > machine.now, "it has used more than its share");
 }

@@ -10,7 +10,7 @@ fn lend(machine: &mut Machine, lender: Lender, used: Duration, borrowers: u32) {
         pid: 77,
         name: "owner".to_owned(),
     };
-    machine.tell(Input::Lent(Lent {
+    machine.give_input(Input::Lent(LentTime {
         lender,
         used,
         borrowers,
@@ -22,7 +22,7 @@ fn lend(machine: &mut Machine, lender: Lender, used: Duration, borrowers: u32) {
 fn compute_and_lend(machine: &mut Machine, own: f64, lent: f64) {
     machine.run(TICK, &|pid| if pid == 1 { own } else { 0.05 }, 0.0, 0.0);
     lend(machine, Lender::Process(id(1)), TICK.mul_f64(lent), 1);
-    machine.look();
+    machine.report_usage();
 }
 
 fn two() -> Machine {
@@ -60,8 +60,8 @@ fn what_is_lent_within_the_budget_costs_nothing() {
 }
 
 #[test]
-fn the_canary_takes_from_those_who_lent_and_from_all_only_if_that_does_not_help() {
-    let wide = |name, exe| Rule {
+fn starvation_takes_from_those_who_lent_and_from_all_only_if_that_does_not_help() {
+    let wide = |name, exe| PriorityRule {
         budget_percent: 1000,
         ..rule(name, exe)
     };
@@ -72,7 +72,7 @@ fn the_canary_takes_from_those_who_lent_and_from_all_only_if_that_does_not_help(
         for waited in 1..=4 {
             assert_eq!(machine.pids(), [1, 2]);
             compute_and_lend(&mut machine, 0.0, 1.0);
-            machine.canary(waited * TICK);
+            machine.starve(waited * TICK);
         }
         machine
     };
@@ -84,8 +84,8 @@ fn the_canary_takes_from_those_who_lent_and_from_all_only_if_that_does_not_help(
         "{why}"
     );
     machine.run(TICK, &|_| 0.05, 0.0, 0.0);
-    machine.look();
-    machine.canary(Duration::ZERO);
+    machine.report_usage();
+    machine.starve(Duration::ZERO);
     assert_eq!(machine.pids(), [2], "it runs again");
     let counters = machine.priority.status(machine.now).counters;
     assert_eq!((counters.starved, counters.starved_by_others), (1, 0));
@@ -93,8 +93,8 @@ fn the_canary_takes_from_those_who_lent_and_from_all_only_if_that_does_not_help(
     let mut machine = starved();
     for waited in 5..8 {
         machine.run(TICK, &|_| 1.0, 0.0, 0.0);
-        machine.look();
-        machine.canary(waited * TICK);
+        machine.report_usage();
+        machine.starve(waited * TICK);
     }
     assert!(machine.pids().is_empty(), "it waits still, and now for the other one");
 }
@@ -106,7 +106,7 @@ fn what_a_handler_lends_its_chain_pays() {
     for _ in 0..9 {
         machine.now += TICK;
         lend(&mut machine, Lender::Handler { tid: 88 }, TICK, 1);
-        machine.look();
+        machine.report_usage();
     }
     // A share of half a CPU: a whole one lasts for less than a second.
     assert!(machine.raised.is_empty() && machine.barred > machine.now);
@@ -155,7 +155,7 @@ proptest! {
             let lender = if number == 2 { Lender::Process(id(9)) } else { Lender::Handler { tid: number } };
             lend(&mut machine, lender, ms(used), number);
         }
-        machine.look();
+        machine.report_usage();
         prop_assert_eq!(machine.pids(), [1, 2]);
         prop_assert_eq!(machine.priority.status(machine.now).counters.demoted, 0);
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rules, chains and NAPI threads together: one account, one canary, and no part takes another's grant for a stranger's.
+//! Rules, chains and NAPI threads together: one account, one starvation detector, and no part takes another's grant for
+//! a stranger's.
 
 use super::*;
 
@@ -18,9 +19,9 @@ fn with_all_parts() -> Machine {
 fn until_it_is_less(machine: &mut Machine, rules: f64, chains: f64, napi: f64) -> Duration {
     let (start, having) = (machine.now, machine.granted.len());
     while machine.granted.len() == having && machine.is_napi_raised && !machine.raised.is_empty() {
-        let next = machine.priority.next_look(machine.now);
+        let next = machine.priority.next_usage(machine.now);
         machine.run(next - machine.now, &|_| rules, chains, napi);
-        machine.look();
+        machine.report_usage();
         assert!(machine.now < start + ms(10_000), "nothing was lowered");
     }
     machine.now - start
@@ -44,7 +45,7 @@ fn a_flood_makes_napi_threads_pay_before_any_rule() {
     // A second later they have another try.
     for _ in 0..10 {
         machine.run(TICK, &|_| 0.6, NONE, NONE);
-        machine.look();
+        machine.report_usage();
     }
     assert!(machine.is_napi_raised && machine.pids() == [1, 2]);
 }
@@ -66,7 +67,7 @@ fn a_rule_that_overruns_its_own_budget_pays_for_it_alone() {
     let mut spins = |ticks| {
         for _ in 0..ticks {
             machine.run(TICK, &|pid| if pid == 1 { 1.0 } else { 0.1 }, 0.1, 0.1);
-            machine.look();
+            machine.report_usage();
         }
         (machine.pids(), machine.is_napi_raised, machine.raised.len())
     };
@@ -90,6 +91,13 @@ fn finds(priority: &mut Priority, pids: &[u32]) -> Vec<Action> {
     priority.step(ms(100_000), input)
 }
 
+fn refused(tid: u32, why: &str) -> RefusedThread {
+    RefusedThread {
+        tid,
+        why: why.to_owned(),
+    }
+}
+
 fn raises(pids: &[u32]) -> Action {
     Action::RaiseNapi {
         threads: pids.iter().map(|pid| id(*pid)).collect(),
@@ -111,7 +119,7 @@ fn threads_that_are_found_again_keep_their_share_and_others_get_it() {
         "none is left raised that is not watched"
     );
     let cpu = machine.napi_cpu;
-    machine.tell(Input::NapiRaised {
+    machine.give_input(Input::NapiRaised {
         cpu,
         refused: Vec::new(),
     });
@@ -125,7 +133,7 @@ fn threads_that_are_found_again_keep_their_share_and_others_get_it() {
     while !machine.is_napi_raised {
         assert!(machine.now <= until, "never again");
         machine.run(TICK, &|_| NONE, NONE, NONE);
-        machine.look();
+        machine.report_usage();
     }
 }
 
@@ -133,9 +141,9 @@ fn threads_that_are_found_again_keep_their_share_and_others_get_it() {
 fn a_napi_thread_that_cannot_be_raised_keeps_no_other_from_it() {
     let mut machine = with_all_parts();
     finds(&mut machine.priority, &[9, 10]);
-    let refused = vec![(10, "it has ended".to_owned())];
+    let refused = vec![refused(10, "it has ended")];
     let cpu = machine.napi_cpu;
-    machine.tell(Input::NapiRaised { cpu, refused });
+    machine.give_input(Input::NapiRaised { cpu, refused });
     let status = machine.priority.status(machine.now);
     assert!(status.napi.unwrap().raised);
     assert_eq!(status.degraded, ["NAPI thread 10 is not raised: it has ended"]);
@@ -147,9 +155,9 @@ fn a_napi_thread_that_cannot_be_raised_keeps_no_other_from_it() {
 fn napi_threads_that_were_all_refused_are_tried_again_when_they_are_found_again() {
     let mut machine = with_all_parts();
     finds(&mut machine.priority, &[10]);
-    let refused = vec![(10, "no descriptors".to_owned())];
+    let refused = vec![refused(10, "no descriptors")];
     let cpu = machine.napi_cpu;
-    machine.tell(Input::NapiRaised { cpu, refused });
+    machine.give_input(Input::NapiRaised { cpu, refused });
     assert!(!machine.priority.status(machine.now).napi.unwrap().raised);
     assert_eq!(finds(&mut machine.priority, &[10]), [raises(&[10])]);
 }
@@ -158,12 +166,10 @@ fn napi_threads_that_were_all_refused_are_tried_again_when_they_are_found_again(
 fn what_is_asked_for_and_not_yet_raised_is_lowered_as_well() {
     let mut machine = with_all_parts();
     finds(&mut machine.priority, &[10]);
-    let why = "a test";
-    let mut actions = Vec::new();
-    machine.priority.napi.lower(machine.now, WINDOW, why, &mut actions);
-    assert_eq!(actions.first(), Some(&Action::LowerNapi));
+    let actions = machine.priority.pause(machine.now, "a test".to_owned());
+    assert!(actions.contains(&Action::LowerNapi));
     let cpu = machine.napi_cpu;
-    machine.tell(Input::NapiRaised {
+    machine.give_input(Input::NapiRaised {
         cpu,
         refused: Vec::new(),
     });
@@ -171,14 +177,14 @@ fn what_is_asked_for_and_not_yet_raised_is_lowered_as_well() {
 }
 
 #[test]
-fn a_canary_that_something_else_starves_costs_nobody_anything() {
+fn starvation_by_something_else_costs_nobody_anything() {
     let mut machine = with_all_parts();
     for _ in 0..5 {
         machine.run(TICK, &|_| 0.1, 0.05, 0.05);
-        machine.look();
+        machine.report_usage();
     }
-    machine.canary(ms(200));
-    machine.canary(ms(400));
+    machine.starve(ms(200));
+    machine.starve(ms(400));
     assert_eq!(
         (machine.pids(), machine.is_napi_raised, machine.raised.len()),
         (vec![1, 2], true, 1)
@@ -189,17 +195,17 @@ fn a_canary_that_something_else_starves_costs_nobody_anything() {
 }
 
 #[test]
-fn a_canary_that_a_flood_starves_costs_the_flood_alone() {
+fn starvation_by_a_flood_costs_the_flood_alone() {
     let mut machine = with_all_parts();
     machine.run(ms(200), &|_| 0.1, 0.2, 0.7);
-    machine.look();
-    machine.canary(ms(200));
+    machine.report_usage();
+    machine.starve(ms(200));
     assert!(!machine.is_napi_raised && machine.raised.is_empty());
     assert_eq!(machine.pids(), [1, 2], "before its patience is over");
     machine.run(TICK, &|_| 0.1, NONE, NONE);
-    machine.look();
+    machine.report_usage();
     // It runs again.
-    machine.canary(ms(0));
+    machine.starve(ms(0));
     assert_eq!(machine.pids(), [1, 2]);
     assert_eq!(machine.priority.status(machine.now).counters.starved, 0);
 }
@@ -218,8 +224,8 @@ fn chains_and_napi_threads_gain_a_rule_that_spins_no_time() {
         let start = machine.now;
         while !machine.granted.is_empty() {
             machine.run(TICK, &|_| 1.0, chains, napi);
-            machine.look();
-            machine.canary(machine.now - start);
+            machine.report_usage();
+            machine.starve(machine.now - start);
             assert!(machine.now < start + ms(2_000), "it spins still");
         }
         assert!(!machine.is_napi_raised && machine.raised.is_empty(), "everything goes");
@@ -233,24 +239,24 @@ fn chains_and_napi_threads_gain_a_rule_that_spins_no_time() {
 #[test]
 fn the_least_patience_leaves_a_flood_one_look_and_no_more() {
     let mut limits = limits();
-    limits.canary = ms(100);
+    limits.longest_wait = ms(100);
     let rules = vec![rule("a", "/bin/a")];
     let mut machine = Machine::with(Priority::new(limits, Grants::default(), rules, false));
     machine.find_napi();
     assert!(machine.start(1, "/bin/a"));
     for (look, pids) in [(1, 1), (2, 0)] {
         machine.run(TICK, &|_| 0.75, NONE, 0.75);
-        machine.look();
-        machine.canary(TICK * look);
+        machine.report_usage();
+        machine.starve(TICK * look);
         assert_eq!((machine.is_napi_raised, machine.pids().len()), (false, pids));
     }
 }
 
 #[test]
-fn a_starving_canary_takes_everything_back_and_names_the_process_that_used_most() {
+fn starvation_takes_everything_back_and_names_the_process_that_used_most() {
     let mut machine = with_all_parts();
     machine.compute(3, |pid| if pid == 1 { 0.7 } else { 0.1 });
-    machine.canary(ms(450));
+    machine.starve(ms(450));
     assert!(machine.granted.is_empty() && !machine.is_napi_raised && machine.raised.is_empty());
     let why = machine.why(1);
     assert!(
@@ -258,14 +264,14 @@ fn a_starving_canary_takes_everything_back_and_names_the_process_that_used_most(
         "{why}"
     );
     let is_anything_given = |machine: &mut Machine, pid| {
-        machine.look();
+        machine.report_usage();
         machine.start(pid, "/bin/a") || machine.request(88) || machine.is_napi_raised
     };
     assert!(!is_anything_given(&mut machine, 3), "nothing is granted for a while");
     machine.now += HOLD - ms(1);
     assert!(!is_anything_given(&mut machine, 4));
     machine.now += ms(1);
-    machine.look();
+    machine.report_usage();
     assert!(machine.start(5, "/bin/a") && machine.request(88) && machine.is_napi_raised);
 }
 

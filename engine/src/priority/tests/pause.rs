@@ -31,13 +31,13 @@ fn everything_goes_and_comes_back() {
     assert!(!machine.start(2, "/camera"), "nothing is given meanwhile");
     for _ in 0..30 {
         machine.run(TICK, &|_| 0.0, 0.0, 0.0);
-        machine.look();
+        machine.report_usage();
     }
     assert!(machine.granted.is_empty() && !machine.is_napi_raised);
     machine.resume();
     assert_eq!(machine.pids(), [1, 2], "also what was started meanwhile");
     assert!(machine.request(31));
-    machine.look();
+    machine.report_usage();
     assert!(machine.is_napi_raised);
 }
 
@@ -47,12 +47,12 @@ fn who_ended_or_overran_before_gets_nothing_back() {
     assert!(machine.start(1, "/camera") && machine.start(2, "/other"));
     for _ in 0..9 {
         machine.run(TICK, &|pid| if pid == 2 { 1.0 } else { 0.1 }, 0.0, 0.0);
-        machine.look();
+        machine.report_usage();
     }
     assert_eq!(machine.pids(), [1]);
     machine.pause();
     let cpu = Duration::ZERO;
-    machine.tell(Input::Exited { id: id(1), cpu });
+    machine.give_input(Input::Exited { id: id(1), cpu });
     machine.resume();
     assert!(machine.granted.is_empty());
 }

@@ -32,7 +32,7 @@ fn one_that_ends_before_it_can_be_told_whether_it_has_it_is_neither_granted_nor_
         },
     );
     assert!(actions.iter().any(|action| matches!(action, Action::Grant { .. })));
-    machine.tell(Input::EndedBefore { id: id(1) });
+    machine.give_input(Input::EndedBefore { id: id(1) });
     let status = machine.priority.status(machine.now);
     let counters = &status.counters;
     assert_eq!((counters.granted, counters.failed, counters.ended_before), (0, 0, 1));
@@ -83,7 +83,7 @@ fn a_user_within_the_budget_of_a_grant_costs_no_rule_of_roots_its_priority() {
     let mut machine = of_root_and_of_a_user();
     for waited in 1..=4 {
         machine.compute(1, |pid| [0.0, 0.4, 0.45, 0.0][pid as usize]);
-        machine.canary(waited * TICK);
+        machine.starve(waited * TICK);
     }
     assert_eq!(
         machine.pids(),
@@ -96,7 +96,7 @@ fn a_user_within_the_budget_of_a_grant_costs_no_rule_of_roots_its_priority() {
         "{why}"
     );
     machine.compute(1, |_| 0.4);
-    machine.canary(Duration::ZERO);
+    machine.starve(Duration::ZERO);
     assert_eq!(machine.pids(), [1], "other work runs again");
     machine.now += ms(500);
     assert!(!machine.start(4, "/bin/b"), "the user waits for a second at least");
@@ -121,7 +121,7 @@ fn users_who_take_turns_cost_no_rule_of_roots_its_priority() {
             [0.0, 0.4, 0.0, 0.0, 0.6]
         };
         machine.compute(1, |pid| shares[pid as usize]);
-        machine.canary(waited * TICK);
+        machine.starve(waited * TICK);
     }
     assert_eq!(machine.pids(), [1]);
 }
@@ -132,7 +132,7 @@ fn where_taking_from_users_does_not_help_everything_goes_a_look_later() {
     for waited in 1..=5 {
         assert!(!machine.pids().is_empty(), "{waited}");
         machine.compute(1, |pid| [0.0, 0.75, 0.45, 0.0][pid as usize]);
-        machine.canary(waited * TICK);
+        machine.starve(waited * TICK);
     }
     assert!(machine.pids().is_empty());
 }
@@ -188,7 +188,7 @@ fn processes_of_a_rule_share_its_budget_the_ended_ones_included() {
         }
         machine.granted.remove(&id(pid));
         let cpu = Duration::from_millis(300);
-        machine.tell(Input::Exited { id: id(pid), cpu });
+        machine.give_input(Input::Exited { id: id(pid), cpu });
     }
     let share = had.as_secs_f64() / (machine.now - start).as_secs_f64();
     assert!((0.3..0.85).contains(&share), "the chain had {share} of a CPU");
@@ -214,12 +214,12 @@ fn a_crowd_that_computes_at_once_stays_within_the_budget_of_its_rule() {
             machine.start(pid, "/bin/a")
         } {}
         let before = machine.now;
-        machine.now = machine.priority.next_look(before);
+        machine.now = machine.priority.next_usage(before);
         let took = machine.now - before;
         // Four of them on two CPUs: those that came later wait.
         let running = machine.granted.values_mut().take(2).map(|cpu| *cpu += took);
         used.push((machine.now, took * running.count() as u32));
-        machine.look();
+        machine.report_usage();
     }
     let busiest = used.iter().map(|(end, _)| {
         let within = used.iter().filter(|(at, _)| at <= end && *at + WINDOW_OF_ALL > *end);
@@ -250,7 +250,7 @@ fn asking_again_is_no_way_out_of_a_budget() {
         }
         machine.now += Duration::from_millis(20);
         if step % 5 == 0 {
-            machine.look();
+            machine.report_usage();
         }
         if let Ok(actions) = machine.priority.launch(machine.now, asking, fifo(10), &[]) {
             machine.granted.remove(&id(1));
@@ -265,7 +265,7 @@ fn asking_again_is_no_way_out_of_a_budget() {
 #[test]
 fn a_user_with_many_rules_has_one_budget() {
     let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
-    let wish = |n: usize| Rule {
+    let wish = |n: usize| PriorityRule {
         schedule: fifo(10),
         ..rule(&format!("mine {n}"), &format!("/bin/{n}"))
     };
@@ -281,7 +281,7 @@ fn a_user_with_many_rules_has_one_budget() {
 #[test]
 fn the_names_of_launched_commands_are_nobodys() {
     let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
-    let stolen = Rule {
+    let stolen = PriorityRule {
         schedule: fifo(10),
         ..rule("giveway exec by uid 0", "/bin/a")
     };
@@ -336,7 +336,7 @@ fn a_fork_bomb_gets_no_more_tasks_than_its_rule_has() {
     assert_eq!(granted, 4);
     assert!(machine.start(1000, "/bin/b"), "another rule's tasks are its own");
     machine.granted.remove(&id(0));
-    machine.tell(Input::Exited {
+    machine.give_input(Input::Exited {
         id: id(0),
         cpu: Duration::ZERO,
     });
@@ -408,7 +408,7 @@ fn what_another_tool_has_changed_is_left_alone() {
         napi: Duration::ZERO,
     };
     // The actuator leaves alone what was changed; other threads do not keep what no budget counts any more.
-    machine.tell(usage);
+    machine.give_input(usage);
     assert!(machine.granted.is_empty() && machine.why(1).contains("another tool"));
     assert_eq!(machine.changes().pop().unwrap().change.new, "RR 5".into());
     assert_eq!(machine.priority.status(machine.now).counters.stepped_back, 1);
@@ -418,7 +418,7 @@ fn what_another_tool_has_changed_is_left_alone() {
 fn a_rule_that_goes_takes_back_what_it_gave_and_only_that() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
     let look = machine.priority.add_rule(rule("b", "/bin/b"), 0, &[]).unwrap();
-    assert_eq!(look, [Action::Look]);
+    assert_eq!(look, [Action::ScanProcesses]);
     machine.start(1, "/bin/a");
     machine.start(2, "/bin/b");
     let actions = machine.priority.remove_rule(machine.now, "b", 0).unwrap();
@@ -470,7 +470,7 @@ fn robots_grant() -> Grant {
 #[test]
 fn a_user_gets_what_is_granted_for_processes_of_their_own() {
     let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
-    let wish = |priority| Rule {
+    let wish = |priority| PriorityRule {
         schedule: fifo(priority),
         ..rule("mine", "/home/robot/app")
     };
@@ -557,7 +557,7 @@ fn an_impossible_configuration_is_refused_with_its_key() {
 #[test]
 fn a_user_who_overruns_a_grant_again_and_again_waits_longer_for_less_each_time() {
     let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
-    let wish = Rule {
+    let wish = PriorityRule {
         schedule: fifo(10),
         ..rule("mine", "/home/robot/app")
     };

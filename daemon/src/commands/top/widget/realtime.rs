@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The table of what has real-time priority: processes by rule, handlers of requests, and the kernel's threads that take packets in.
 
-use giveway_engine::priority::{ChainStatus, HeldStatus, NapiStatus, PriorityStatus};
+use giveway_engine::priority::{ChainStatus, MatchedStatus, NapiStatus, PriorityStatus};
 
 use crate::commands::top::table::{Alignment, Column, RowId, Rows, TableRow};
 use crate::commands::top::text::count;
@@ -31,7 +31,7 @@ pub fn table(priority: Option<&PriorityStatus>) -> Rows<RealtimeRow> {
     }
 }
 
-fn of_process(held: &HeldStatus) -> RealtimeRow {
+fn of_process(held: &MatchedStatus) -> RealtimeRow {
     RealtimeRow {
         id: format!("process {}", held.pid),
         about: About::Process(held.pid),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use giveway_engine::priority::{Rule, watched};
+use giveway_engine::priority::{PriorityRule, watched};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{PendingRule, RulesLoop};
@@ -149,6 +149,6 @@ impl RulesLoop {
 }
 
 /// Whether a rule that names no user asks for this executable.
-fn is_for_all(rule: &Rule, path: &str) -> bool {
+fn is_for_all(rule: &PriorityRule, path: &str) -> bool {
     rule.matcher.uid.is_none() && rule.matcher.exe.as_deref() == Some(path)
 }

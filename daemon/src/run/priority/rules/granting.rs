@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use giveway_engine::model::ProcessId;
-use giveway_engine::priority::{Action, Input, Usage};
+use giveway_engine::priority::{self, Usage};
 use nix::errno::Errno;
 
 use super::{HOUSEKEEPING, RulesLoop};
@@ -19,7 +19,7 @@ const MISSED_KEPT: usize = 4096;
 impl RulesLoop {
     /// Feeds the engine, and carries out what follows until nothing follows any more. `handle`: of the process that
     /// this is about.
-    pub(super) fn feed(&mut self, input: Input, handle: Option<Handle>) {
+    pub(super) fn feed(&mut self, input: priority::Input, handle: Option<Handle>) {
         let actions = self.engine.step(input);
         self.carry_out(actions, handle);
     }
@@ -31,12 +31,12 @@ impl RulesLoop {
 
     /// Returns why a grant among these was refused.
     // Long: an arm an action.
-    pub(super) fn carry_out(&mut self, actions: Vec<Action>, mut handle: Option<Handle>) -> Option<String> {
+    pub(super) fn carry_out(&mut self, actions: Vec<priority::Action>, mut handle: Option<Handle>) -> Option<String> {
         let mut actions = VecDeque::from(actions);
         let mut refused = None;
         while let Some(action) = actions.pop_front() {
             match action {
-                Action::Grant { id, schedule } => {
+                priority::Action::Grant { id, schedule } => {
                     self.count_lent_by(id);
                     let reopen = || Handle::of(id, &self.tools.tasks);
                     let outcome = handle.take().map_or_else(reopen, Ok);
@@ -54,20 +54,20 @@ impl RulesLoop {
                         self.tools.lending.remove(id);
                     }
                     let became = match outcome {
-                        Err(_) if self.has_ended(id) => Input::EndedBefore { id },
+                        Err(_) if self.has_ended(id) => priority::Input::EndedBefore { id },
                         Err(error) if errno_of(&error).is_some_and(|errno| errno != Errno::ESRCH) => {
                             let why = format!("{error:#}");
                             self.retry_later(why.clone());
-                            Input::NotGiven { id, why }
+                            priority::Input::NotGiven { id, why }
                         }
-                        outcome => Input::Outcome {
+                        outcome => priority::Input::Outcome {
                             id,
                             outcome: outcome.map_err(|error| format!("{error:#}")),
                         },
                     };
                     actions.extend(self.engine.step(became));
                 }
-                Action::GrantTask { id, tid } => {
+                priority::Action::GrantTask { id, tid } => {
                     self.may_lend(id, vec![tid]);
                     if let Err(error) = self.tools.actuator.apply_task(id, tid) {
                         if is_shortage(&error) && self.missed.len() < MISSED_KEPT {
@@ -77,25 +77,27 @@ impl RulesLoop {
                         self.note_failure(&error.context(format!("thread {tid} of process {pid} gets no real time")));
                     }
                 }
-                Action::Revoke { id } => {
+                priority::Action::Revoke { id } => {
                     self.tools.actuator.revert(id);
                     self.tools.lending.remove(id);
                 }
-                Action::Look => {
+                priority::Action::ScanProcesses => {
                     self.follow_rules();
                     self.scan_processes();
                 }
-                Action::RaiseNapi { threads, priority } => {
+                priority::Action::RaiseNapi { threads, priority } => {
                     let refused = self.tools.napi.raise(&threads, priority);
                     let cpu = self.tools.napi.cpu();
-                    actions.extend(self.engine.step(Input::NapiRaised { cpu, refused }));
+                    actions.extend(self.engine.step(priority::Input::NapiRaised { cpu, refused }));
                 }
-                Action::LowerNapi => {
+                priority::Action::LowerNapi => {
                     let lowered = self.tools.napi.lower();
                     self.tolerate(lowered);
                 }
-                Action::Record(change) => self.changes.note(now(), *change),
-                action @ (Action::Raise { .. } | Action::Lower { .. } | Action::Bar { .. }) => {
+                priority::Action::Record(change) => self.changes.note(now(), *change),
+                action @ (priority::Action::Raise { .. }
+                | priority::Action::Lower { .. }
+                | priority::Action::Bar { .. }) => {
                     if let Some(chains) = &self.chains {
                         chains.carry_out(action);
                     }
@@ -128,11 +130,11 @@ impl RulesLoop {
             }
         }
         let napi = self.tools.napi.cpu();
-        self.feed(Input::Usage { processes, napi }, None);
+        self.feed(priority::Input::Usage { processes, napi }, None);
         if let Some((cpu, waited)) = self.tools.canaries.longest_still(at) {
-            self.feed(Input::Canary { cpu, waited }, None);
+            self.feed(priority::Input::Starvation { cpu, waited }, None);
         }
-        self.next_account = Some(self.engine.lock().next_look(now()));
+        self.next_account = Some(self.engine.lock().next_usage(now()));
     }
 
     /// Its threads that have real time. Others take nobody's place, and who has some may make any number of them; of those

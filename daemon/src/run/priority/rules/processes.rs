@@ -6,14 +6,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use giveway_engine::change::Subject;
 use giveway_engine::model::{Process, ProcessId};
-use giveway_engine::priority::{Input, Started, first_match};
+use giveway_engine::priority::{self, StartedProcess, first_match};
 use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
 use super::{RulesLoop, Unread};
 use crate::kernel::is_shortage;
-use crate::kernel::process::{Handle, StartedProcess};
+use crate::kernel::process::{Handle, ReadProcess};
 use crate::kernel::task_watch::{Arguments, TaskChange, TaskEvent};
 
 /// Processes of one user of which that is tried at once.
@@ -36,7 +36,7 @@ impl RulesLoop {
         if self.arguments.contains_key(&id.pid) {
             let started = unknown(id);
             self.feed(
-                Input::Started {
+                priority::Input::Started {
                     started: started.into(),
                     rule: None,
                 },
@@ -93,7 +93,7 @@ impl RulesLoop {
                 self.judge_by_number(id.pid, Some(id));
                 self.release_if_unknown(id.pid);
             }
-            TaskChange::Thread { tid } => self.feed(Input::TaskAdded { id, tid }, None),
+            TaskChange::Thread { tid } => self.feed(priority::Input::TaskAdded { id, tid }, None),
             TaskChange::Exit { cpu } => self.forget(id, cpu),
         }
     }
@@ -121,7 +121,7 @@ impl RulesLoop {
             self.note_failure(error);
             return self.release_if_unknown(pid);
         }
-        let is_it = |found: &StartedProcess| expected.is_none_or(|id| id == found.started.id) && !is_own(found);
+        let is_it = |found: &ReadProcess| expected.is_none_or(|id| id == found.started.id) && !is_own(found);
         match (found.ok().filter(is_it), was_held) {
             (Some(mut found), _) => {
                 self.executed.recall(&mut found);
@@ -138,7 +138,7 @@ impl RulesLoop {
                 self.unread.remove(&pid);
                 let started = unknown(id);
                 self.feed(
-                    Input::Started {
+                    priority::Input::Started {
                         started: started.into(),
                         rule: None,
                     },
@@ -157,8 +157,8 @@ impl RulesLoop {
     }
 
     /// None where they are being asked for.
-    pub(super) fn arguments_of(&mut self, found: &StartedProcess) -> Option<String> {
-        let Started { id, process, .. } = &found.started;
+    pub(super) fn arguments_of(&mut self, found: &ReadProcess) -> Option<String> {
+        let StartedProcess { id, process, .. } = &found.started;
         let is_any_pattern = self.rules.iter().any(|rule| rule.matcher.cmdline.is_some());
         if !is_any_pattern || !self.wanted.has(process) {
             return Some(String::new());
@@ -187,7 +187,7 @@ impl RulesLoop {
         None
     }
 
-    pub(super) fn begin(&mut self, started: Started, handle: Handle) {
+    pub(super) fn begin(&mut self, started: StartedProcess, handle: Handle) {
         let id = started.id;
         self.count_lent_by(id);
         if let Some(before) = self.held.insert(id.pid, id).filter(|before| *before != id) {
@@ -196,7 +196,7 @@ impl RulesLoop {
         }
         let rule = first_match(&self.rules, &started.process);
         self.feed(
-            Input::Started {
+            priority::Input::Started {
                 started: started.into(),
                 rule,
             },
@@ -215,7 +215,7 @@ impl RulesLoop {
         self.count_lent_by(id);
         self.tools.lending.remove(id);
         self.tools.actuator.forget(id);
-        self.feed(Input::Exited { id, cpu }, None);
+        self.feed(priority::Input::Exited { id, cpu }, None);
         self.changes.ended(&Subject::Process { id });
     }
 
@@ -243,14 +243,14 @@ impl RulesLoop {
 }
 
 /// giveway itself and its guardian are not for rules.
-pub(super) fn is_own(found: &StartedProcess) -> bool {
+pub(super) fn is_own(found: &ReadProcess) -> bool {
     let own = std::process::id();
     found.started.id.pid == own || found.parent == own
 }
 
 /// A process of which nothing is known matches no rule.
-pub(super) fn unknown(id: ProcessId) -> Started {
-    Started {
+pub(super) fn unknown(id: ProcessId) -> StartedProcess {
+    StartedProcess {
         id,
         process: Process {
             exe: "something that cannot be read".to_owned(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use giveway_engine::model::ProcessId;
-use giveway_engine::priority::{Action, Input, PriorityStatus, Rule, Schedule, Started};
+use giveway_engine::priority::{self, PriorityRule, PriorityStatus, Schedule, StartedProcess};
 
 use super::{PendingRule, RulesLoop};
 use crate::kernel::now;
@@ -49,7 +49,9 @@ impl RulesLoop {
             ThreadRequest::Launch(pid, schedule, uid, gids, back) => {
                 drop(back.send(self.launch(pid, schedule, uid, &gids)));
             }
-            ThreadRequest::NapiThreads(threads, priority) => self.feed(Input::NapiThreads { threads, priority }, None),
+            ThreadRequest::NapiThreads(threads, priority) => {
+                self.feed(priority::Input::NapiThreads { threads, priority }, None)
+            }
             ThreadRequest::Pause(why, told) => {
                 // What was used until now counts for who used it.
                 self.account();
@@ -74,7 +76,7 @@ impl RulesLoop {
         self.rules = self.engine.lock().rules();
         let actions = removed?;
         let has = |waiting: &PendingRule| {
-            let is_it = |rule: &Arc<Rule>| rule.name == waiting.name && rule.added_by == Some(waiting.key.0);
+            let is_it = |rule: &Arc<PriorityRule>| rule.name == waiting.name && rule.added_by == Some(waiting.key.0);
             self.rules.iter().any(is_it)
         };
         for waiting in self.waiting.extract_if(.., |waiting| !has(waiting)) {
@@ -84,7 +86,7 @@ impl RulesLoop {
         Ok(())
     }
 
-    pub(super) fn follow_removal(&mut self, actions: Vec<Action>) {
+    pub(super) fn follow_removal(&mut self, actions: Vec<priority::Action>) {
         self.carry_out(actions, None);
         let held: Vec<ProcessId> = self.held.values().copied().collect();
         held.into_iter().for_each(|id| self.release_unless_held(id));
@@ -105,7 +107,7 @@ impl RulesLoop {
         outcome
     }
 
-    pub(super) fn read_asking(&mut self, pid: u32, uid: u32) -> Result<(Handle, Started), String> {
+    pub(super) fn read_asking(&mut self, pid: u32, uid: u32) -> Result<(Handle, StartedProcess), String> {
         let unread = |why: String| format!("process {pid} asks and cannot be read: {why}");
         let handle = Handle::open(pid).map_err(|error| unread(error.to_string()))?;
         let found = handle
@@ -120,7 +122,7 @@ impl RulesLoop {
     pub(super) fn give_asking(
         &mut self,
         handle: Handle,
-        started: Started,
+        started: StartedProcess,
         schedule: Schedule,
         gids: &[u32],
     ) -> Result<(), String> {

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What follows when a canary, a thread without real time that should run every so often, waits.
+//! What follows when the starvation detector, a thread without real time on each CPU that should run every so often, waits.
 //!
-//! NAPI threads and chains go first, when half of its patience is over, if they have used any of that time; then the canary
+//! NAPI threads and chains go first, when half of its patience is over, if they have used any of that time; then the detector
 //! has the other half to run. Where it does not, everything goes. So the bound for a rule's process that spins is the same
 //! as if there were neither: the patience (but no less than [`SOONEST`] + one look) and one look, 500 ms by default. Where
-//! others computed at a priority that was lent to them, those who lent it go first, and the canary has one look more. Where
-//! users computed within their grants, they go before what root chose, and the canary has two looks more at most.
+//! others computed at a priority that was lent to them, those who lent it go first, and the detector has one look more. Where
+//! users computed within their grants, they go before what root chose, and the detector has two looks more at most.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::budget::LOOK;
+use super::budget::USAGE_EVERY;
 use super::{HOLD, Priority};
 use crate::model::ProcessId;
 
-/// A canary moves each 100 ms and is looked at as often: one that has not been seen to move for two such times waits.
+/// A thread of the detector moves each 100 ms and is looked at as often: one that has not been seen to move for two such times waits.
 const SOONEST: Duration = Duration::from_millis(200);
 
 impl Priority {
-    pub(super) fn watch_canary(&mut self, now: Duration, cpu: u32, waited: Duration) {
-        let patience = self.limits.canary;
+    pub(super) fn watch_starvation(&mut self, now: Duration, cpu: u32, waited: Duration) {
+        let patience = self.limits.longest_wait;
         if waited < (patience / 2).max(SOONEST).min(patience) {
-            self.lowered_for_canary = None;
-            self.users_paid_for_canary = false;
+            self.lowered_for_starvation = None;
+            self.users_paid_for_starvation = false;
             return;
         }
         // Where all real time together used too little to be the reason, taking it away would not help.
@@ -32,16 +32,16 @@ impl Priority {
             return;
         }
         if self.lower_parts(now, while_it_waited) {
-            self.lowered_for_canary = Some(now);
+            self.lowered_for_starvation = Some(now);
             return;
         }
-        let has_had_its_look = self.lowered_for_canary.is_none_or(|at| now >= at + LOOK);
+        let has_had_its_look = self.lowered_for_starvation.is_none_or(|at| now >= at + USAGE_EVERY);
         if waited < patience || !has_had_its_look {
             return;
         }
         if self.demote_lenders(now, cpu, waited) || self.demote_users(now, cpu, waited) {
             self.counters.starved += 1;
-            self.lowered_for_canary = Some(now);
+            self.lowered_for_starvation = Some(now);
         } else {
             self.take_everything_back(now, cpu, waited);
         }
@@ -64,7 +64,7 @@ impl Priority {
     /// the rest used is not the reason; and if that does not help, all of them. False where none used a tenth of that time.
     fn demote_users(&mut self, now: Duration, cpu: u32, waited: Duration) -> bool {
         let time = waited.min(self.limits.window);
-        let is_again = self.users_paid_for_canary;
+        let is_again = self.users_paid_for_starvation;
         let mut users: BTreeMap<String, Vec<ProcessId>> = BTreeMap::new();
         for (id, held) in self.granted_of(None).filter(|(_, held)| held.user.is_some()) {
             users.entry(held.account.clone()).or_default().push(id);
@@ -89,7 +89,7 @@ impl Priority {
             );
             ids.iter().for_each(|id| self.demote(now, *id, &why));
         }
-        self.users_paid_for_canary |= !by_use.is_empty();
+        self.users_paid_for_starvation |= !by_use.is_empty();
         !by_use.is_empty()
     }
 

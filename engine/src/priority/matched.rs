@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::lending::Loan;
 use super::spent::Spent;
-use super::{Action, Rule, Schedule};
+use super::{Action, PriorityRule, Schedule};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::matcher::Matcher;
 use crate::model::{Process, ProcessId};
@@ -20,7 +20,7 @@ pub(super) enum Standing {
 }
 
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct MatchedProcess {
     pub process: Process,
     pub rule: String,
     /// What its CPU time and its tasks count for.
@@ -46,10 +46,10 @@ pub(super) struct Held {
     pub is_full: bool,
 }
 
-impl Held {
+impl MatchedProcess {
     /// By which it is held, but for whom that matches.
-    pub(super) fn as_rule(&self) -> Rule {
-        Rule {
+    pub(super) fn as_rule(&self) -> PriorityRule {
+        PriorityRule {
             name: self.rule.clone(),
             matcher: Matcher::default(),
             schedule: self.schedule.clone(),

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How the priority engine's limits, rules, inputs and actions are written in the corpus.
+
+use serde_json::Value;
+
+use super::super::plain::{Readable, Written, fields, kinds};
+use super::changed;
+use crate::change::Change;
+use crate::priority::{
+    Action, Borrower, ChainLimits, Grant, GrantedTasks, HandlerSample, Input, Lender, LentTime, Policy, PriorityLimits,
+    PriorityRule, RefusedThread, Schedule, Service, StartedProcess, Usage,
+};
+
+/// What is asked of the engine, but for its inputs.
+pub enum Call {
+    Chains(Vec<(Service, ChainLimits)>),
+    AddRule {
+        rule: PriorityRule,
+        uid: u32,
+        gids: Vec<u32>,
+    },
+    RemoveRule {
+        name: String,
+        uid: u32,
+    },
+    Launch {
+        asking: StartedProcess,
+        schedule: Schedule,
+        gids: Vec<u32>,
+    },
+    Pause,
+    Resume,
+}
+
+#[cfg(feature = "corpus")]
+impl Call {
+    pub fn add_rule(rule: &PriorityRule, uid: u32, gids: &[u32]) -> Self {
+        let (rule, gids) = (rule.clone(), gids.to_vec());
+        Self::AddRule { rule, uid, gids }
+    }
+
+    pub fn remove_rule(name: &str, uid: u32) -> Self {
+        let name = name.to_owned();
+        Self::RemoveRule { name, uid }
+    }
+
+    pub fn launch(asking: &StartedProcess, schedule: &Schedule, gids: &[u32]) -> Self {
+        Self::Launch {
+            asking: asking.clone(),
+            schedule: schedule.clone(),
+            gids: gids.to_vec(),
+        }
+    }
+}
+
+fields! {
+    PriorityLimits { max_priority, max_tasks, total_percent, window, longest_wait, cpus }
+    Grant { uid, gid, max_priority, max_tasks, budget_percent }
+    PriorityRule { name, matcher, schedule, budget_percent, max_tasks, added_by }
+    Schedule { policy, cpus }
+    Service { protocol, local_port }
+    ChainLimits { priority, share_percent }
+    StartedProcess { id, process, tasks, cpu }
+    Usage { id, cpu, tasks, found }
+    GrantedTasks { tasks, old }
+    LentTime { lender, used, borrowers, to }
+    Borrower { pid, name }
+    HandlerSample { tid, until, is_awake, cpu }
+    RefusedThread { tid; why }
+}
+
+kinds! {
+    Call {
+        Chains(chains),
+        AddRule { rule, uid, gids },
+        RemoveRule { name, uid },
+        Launch { asking, schedule, gids },
+        Pause,
+        Resume,
+    }
+    Input {
+        Started { started, rule },
+        TaskAdded { id, tid },
+        Exited { id, cpu },
+        Outcome { id, outcome },
+        NotGiven { id; why },
+        EndedBefore { id },
+        Usage { processes, napi },
+        Lent(lent),
+        Starvation { cpu, waited },
+        NapiThreads { threads, priority },
+        NapiRaised { cpu, refused },
+        Request { tid, pid, service },
+        OtherWork { tid },
+        Raised { tid, outcome },
+        HandlerEnded { tid, cpu },
+        Lowered { tid, cpu },
+        Handlers(samples),
+        ChainsEnded,
+    }
+    Policy {
+        Fifo { priority },
+        RoundRobin { priority },
+        Deadline { runtime, deadline, period },
+    }
+    Lender { Process(id), Handler { tid }, }
+}
+
+kinds!(written Action {
+    Grant { id, schedule },
+    GrantTask { id, tid },
+    Revoke { id },
+    ScanProcesses,
+    RaiseNapi { threads, priority },
+    LowerNapi,
+    Raise { tid, priority },
+    Lower { tid },
+    Bar { service, until },
+    Record(change),
+});
+
+impl Written for Box<StartedProcess> {
+    fn write(&self) -> Value {
+        (**self).write()
+    }
+}
+
+impl Readable for Box<StartedProcess> {
+    fn read(value: &Value) -> Result<Self, String> {
+        StartedProcess::read(value).map(Self::new)
+    }
+}
+
+/// Without what is said of it.
+impl Written for Box<Change> {
+    fn write(&self) -> Value {
+        Value::Object(changed(self))
+    }
+}
