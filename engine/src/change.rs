@@ -135,12 +135,12 @@ pub struct Latest {
 /// The latest change of each setting of each subject.
 #[derive(Debug, Default)]
 pub struct Changes {
-    latest: BTreeMap<Key, Entry>,
-    first_to_go: BTreeMap<Place, Key>,
+    latest: BTreeMap<SettingOf, Entry>,
+    first_to_go: BTreeMap<Place, SettingOf>,
     noted: u64,
 }
 
-type Key = (Subject, Setting);
+type SettingOf = (Subject, Setting);
 
 /// What goes first: what was not made, so that a flood of refusals does not push out what was; then those of ended subjects;
 /// then the oldest.

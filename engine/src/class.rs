@@ -40,13 +40,13 @@ pub use marks::{ClassMark, LinkMarks};
 pub use packets::{FAIREST_LIMITS, MOST_COMMAND_LIMITS, MOST_LIMITS, MOST_PACKET_RULES, PacketRule};
 pub use rules::{Folders, Rules};
 use rules::{Rule, Undecided};
-pub use sessions::{Session, active_session, is_seat};
+pub use sessions::{LoginSession, active_session, is_seat};
 pub use source::Source;
 pub use units::{KEY as UNIT_KEY, UnitFile};
 
 /// What is known of a flow.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct FlowFacts<'a> {
     /// None where its process is not known.
     pub process: Option<&'a Process>,
     /// Of the process, or where that is not known, of the socket.
@@ -168,7 +168,7 @@ fn limits_with(
 }
 
 /// Decides. A user may choose a class and a rate limit, but not get out of a rule's rate limit by it.
-pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
+pub fn judge(rules: &Rules, seen: &FlowFacts<'_>) -> Verdict {
     let hand = seen.by_hand;
     let choice = seen.process.and_then(|process| process.chosen);
     let by_rule = match rules.judge(seen) {
@@ -204,7 +204,7 @@ pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
 /// user does not get out of their limits by that.
 fn undecided_by_rules(
     rules: &Rules,
-    seen: &Seen<'_>,
+    seen: &FlowFacts<'_>,
     Undecided { verdict, is_limited }: Undecided,
     choice: Option<Choice>,
     hand: Option<&ByHand>,
@@ -338,7 +338,7 @@ fn set_by_hand(hand: Option<&ByHand>) -> Option<Verdict> {
     })
 }
 
-fn named(seen: &Seen<'_>) -> Option<Verdict> {
+fn named(seen: &FlowFacts<'_>) -> Option<Verdict> {
     Some(Verdict {
         class: Class::Background,
         by: By::Name,
@@ -348,7 +348,7 @@ fn named(seen: &Seen<'_>) -> Option<Verdict> {
     })
 }
 
-fn chosen(seen: &Seen<'_>) -> Option<Verdict> {
+fn chosen(seen: &FlowFacts<'_>) -> Option<Verdict> {
     seen.process?.chosen.and_then(of_choice)
 }
 

@@ -87,7 +87,7 @@ pub type LeftOut = BTreeMap<u32, String>;
 
 /// What is to be in force: these limits, for what arrives by these links together.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Plan {
+pub struct DetourPlan {
     /// By interface, with its name.
     pub links: BTreeMap<u32, String>,
     /// Of the largest packets there.
@@ -117,7 +117,7 @@ pub enum Input {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Put this up in place of what is there; None: nothing.
-    Set { way: Way, plan: Option<Plan> },
+    Set { way: Way, plan: Option<DetourPlan> },
     /// Bulk and background that arrive by these interfaces may have so much together, bytes a second.
     MakeAvailable(BTreeMap<u32, u64>),
 }
@@ -203,20 +203,20 @@ pub struct Downlink {
     /// When this was counted, or its queues were put up.
     counted: Duration,
     paused: Option<String>,
-    in_force: Option<Plan>,
-    asked: Option<Option<Plan>>,
+    in_force: Option<DetourPlan>,
+    asked: Option<Option<DetourPlan>>,
     /// Why the last one is not in force.
     failed: Option<String>,
     again: BackOff,
     /// Links that have refused, by interface: each is left alone for a while, and the others have theirs.
-    refused: BTreeMap<u32, Refused>,
+    refused: BTreeMap<u32, RefusedLink>,
     /// When what is in force was last put up or changed.
     since: Option<Duration>,
 }
 
 /// What was to be put up at a link could not be.
 #[derive(Debug, Default)]
-struct Refused {
+struct RefusedLink {
     why: String,
     again: BackOff,
 }
@@ -231,14 +231,14 @@ impl Downlink {
     }
 
     /// Takes in the limits that are wanted. Returns what to ask for, as all of the following.
-    pub fn follow(&mut self, limits: Vec<RateLimit>) -> Option<Option<Plan>> {
+    pub fn follow(&mut self, limits: Vec<RateLimit>) -> Option<Option<DetourPlan>> {
         self.limits = limits;
         self.rest();
         self.ask()
     }
 
     /// Takes in the rates of the links that are to be ordered.
-    pub fn follow_rates(&mut self, rates: Vec<DownloadRate>) -> Option<Option<Plan>> {
+    pub fn follow_rates(&mut self, rates: Vec<DownloadRate>) -> Option<Option<DetourPlan>> {
         self.rates = rates.into_iter().map(|rate| (rate.ifindex, rate)).collect();
         self.rest();
         self.ask()
@@ -328,7 +328,7 @@ impl Downlink {
     }
 
     /// Takes in the managed links.
-    pub fn observe(&mut self, now: Duration, arrivals: Vec<Arrival>) -> Option<Option<Plan>> {
+    pub fn observe(&mut self, now: Duration, arrivals: Vec<Arrival>) -> Option<Option<DetourPlan>> {
         let by_number = arrivals.into_iter().map(|mut arrival| {
             let refused = self.refused.get(&arrival.ifindex);
             let refused = refused.filter(|refused| refused.again.next().is_some_and(|next| next > now));
@@ -341,13 +341,17 @@ impl Downlink {
         self.ask()
     }
 
-    pub fn pause(&mut self, why: Option<&String>) -> Option<Option<Plan>> {
+    pub fn pause(&mut self, why: Option<&String>) -> Option<Option<DetourPlan>> {
         self.paused = why.cloned();
         self.ask()
     }
 
     /// Takes in the outcome of the last request; after an error nothing is in force.
-    pub fn conclude(&mut self, now: Duration, outcome: Result<LeftOut, String>) -> (Vec<Change>, Option<Option<Plan>>) {
+    pub fn conclude(
+        &mut self,
+        now: Duration,
+        outcome: Result<LeftOut, String>,
+    ) -> (Vec<Change>, Option<Option<DetourPlan>>) {
         let Some(mut asked) = self.asked.take() else {
             return (Vec::new(), None);
         };
@@ -424,7 +428,7 @@ impl Downlink {
     }
 
     /// Returns what to ask for, where it is time for that.
-    pub fn try_again(&mut self, now: Duration) -> Option<Option<Plan>> {
+    pub fn try_again(&mut self, now: Duration) -> Option<Option<DetourPlan>> {
         self.again.is_due(now).then(|| self.ask()).flatten()
     }
 
@@ -545,7 +549,7 @@ impl Downlink {
     }
 
     /// None where nothing is to be put up.
-    fn plan(&self) -> Option<Plan> {
+    fn plan(&self) -> Option<DetourPlan> {
         if self.dry_run || self.paused.is_some() || !self.is_wanted() {
             return None;
         }
@@ -559,7 +563,7 @@ impl Downlink {
         let mtus = self.arrivals.iter().flatten();
         let mtus = mtus.filter(|(ifindex, _)| links.contains_key(ifindex));
         let mtu_bytes = mtus.map(|(_, arrival)| arrival.mtu_bytes).max().unwrap_or_default();
-        (!links.is_empty()).then(|| Plan {
+        (!links.is_empty()).then(|| DetourPlan {
             links,
             mtu_bytes,
             limits: self.limits.clone(),
@@ -567,7 +571,7 @@ impl Downlink {
         })
     }
 
-    fn ask(&mut self) -> Option<Option<Plan>> {
+    fn ask(&mut self) -> Option<Option<DetourPlan>> {
         let wanted = self.plan();
         // The outcome of the last one comes first; what has failed waits.
         let waits = self.asked.is_some() || (wanted.is_some() && self.again.next().is_some());
@@ -578,7 +582,7 @@ impl Downlink {
         Some(wanted)
     }
 
-    fn changes(&self, new: Option<&Plan>, why: &str) -> Vec<Change> {
+    fn changes(&self, new: Option<&DetourPlan>, why: &str) -> Vec<Change> {
         let (before, after) = (self.states(self.in_force.as_ref()), self.states(new));
         let all: BTreeSet<&(u32, Setting)> = before.keys().chain(after.keys()).collect();
         // Another name alone is no change.
@@ -631,7 +635,7 @@ impl Downlink {
         }
     }
 
-    fn states(&self, plan: Option<&Plan>) -> BTreeMap<(u32, Setting), State> {
+    fn states(&self, plan: Option<&DetourPlan>) -> BTreeMap<(u32, Setting), State> {
         let Some(plan) = plan else {
             return BTreeMap::new();
         };

@@ -45,7 +45,7 @@ pub enum Input<'a> {
 
 /// Why a datagram was not taken in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Refusal {
+pub enum DatagramRefusal {
     #[error("{0} bytes are too few for a report")]
     TooShort(usize),
     #[error("{0} bytes are too many for a report")]
@@ -107,21 +107,24 @@ pub struct Counters {
 }
 
 impl Counters {
-    fn count(&mut self, outcome: &Result<Heard, Refusal>) {
+    fn count(&mut self, outcome: &Result<Heard, DatagramRefusal>) {
         let counter = match outcome {
             Ok(_) => &mut self.received,
-            Err(Refusal::OwnEcho) => &mut self.own_echo,
-            Err(Refusal::Copied) => &mut self.copied,
-            Err(Refusal::TooShort(_) | Refusal::TooLong(_) | Refusal::NotOurs | Refusal::Malformed(_)) => {
-                &mut self.malformed
-            }
-            Err(Refusal::UnknownKey) => &mut self.unknown_key,
-            Err(Refusal::Forged) => &mut self.forged,
-            Err(Refusal::Replayed) => &mut self.replayed,
-            Err(Refusal::Stale) => &mut self.stale,
-            Err(Refusal::Unbelieved) => &mut self.unbelieved,
-            Err(Refusal::OlderVersion(_)) => &mut self.older_version,
-            Err(Refusal::FutureVersion(_)) => &mut self.future_version,
+            Err(DatagramRefusal::OwnEcho) => &mut self.own_echo,
+            Err(DatagramRefusal::Copied) => &mut self.copied,
+            Err(
+                DatagramRefusal::TooShort(_)
+                | DatagramRefusal::TooLong(_)
+                | DatagramRefusal::NotOurs
+                | DatagramRefusal::Malformed(_),
+            ) => &mut self.malformed,
+            Err(DatagramRefusal::UnknownKey) => &mut self.unknown_key,
+            Err(DatagramRefusal::Forged) => &mut self.forged,
+            Err(DatagramRefusal::Replayed) => &mut self.replayed,
+            Err(DatagramRefusal::Stale) => &mut self.stale,
+            Err(DatagramRefusal::Unbelieved) => &mut self.unbelieved,
+            Err(DatagramRefusal::OlderVersion(_)) => &mut self.older_version,
+            Err(DatagramRefusal::FutureVersion(_)) => &mut self.future_version,
         };
         *counter += 1;
     }
@@ -255,13 +258,13 @@ impl Neighbourhood {
     }
 
     /// A datagram arrived.
-    pub fn receive(&mut self, now: Duration, from: IpAddr, datagram: &[u8]) -> Result<Heard, Refusal> {
+    pub fn receive(&mut self, now: Duration, from: IpAddr, datagram: &[u8]) -> Result<Heard, DatagramRefusal> {
         let now = self.clock.advance(now);
         let outcome = self.take_in(now, from, datagram);
         self.counters.count(&outcome);
         match outcome {
             Ok(_) => self.pace.observe(datagram.len()),
-            Err(Refusal::OlderVersion(_)) => self.older = Some((from, now)),
+            Err(DatagramRefusal::OlderVersion(_)) => self.older = Some((from, now)),
             Err(_) => {}
         }
         outcome
@@ -282,16 +285,16 @@ impl Neighbourhood {
         (self.clock.now.saturating_sub(heard) <= OLDER_SHOWN).then_some(address)
     }
 
-    fn take_in(&mut self, now: Duration, from: IpAddr, datagram: &[u8]) -> Result<Heard, Refusal> {
-        let keyring = self.keyring.as_ref().ok_or(Refusal::UnknownKey)?;
+    fn take_in(&mut self, now: Duration, from: IpAddr, datagram: &[u8]) -> Result<Heard, DatagramRefusal> {
+        let keyring = self.keyring.as_ref().ok_or(DatagramRefusal::UnknownKey)?;
         let report = Report::decode(&keyring.open(datagram)?)?;
-        let tag = seal::tag_of(datagram).ok_or(Refusal::TooShort(datagram.len()))?;
+        let tag = seal::tag_of(datagram).ok_or(DatagramRefusal::TooShort(datagram.len()))?;
         if self.sessions.is_copied(now, &report, tag) {
             // Two copies that draw the same may each have heard another one than the other has.
             self.stir(std::array::from_fn(|at| tag[at % seal::TAG_BYTES]));
             self.sessions.begin_anew(now, &mut self.rng);
             self.pace.hurry(now);
-            return Err(Refusal::Copied);
+            return Err(DatagramRefusal::Copied);
         }
         self.renew_challenge(now);
         let heard = self.sessions.hear(now, from, report, &mut self.rng);

@@ -30,7 +30,7 @@ use contest::Contest;
 use demand::Demand;
 pub use input::Input;
 use links::Rate;
-use measured::{Measured, MeasuredView, Passed, Socket};
+use measured::{LinkCounters, Measured, MeasuredView, Socket};
 use traffic::{ByQdisc, QueueCounters};
 
 /// Above this a link is not what packets wait for, and one queue in place of many would slow it down.
@@ -274,7 +274,7 @@ impl BackgroundFlow {
 
 /// What a queue asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Request {
+pub enum QueueRequest {
     /// Put this up in place of ours, or (None) take ours down.
     Set(Option<Plan>),
     /// Change the numbers that our queue goes by; nothing is put up or taken down.
@@ -372,7 +372,7 @@ impl Queue {
     }
 
     /// Takes in what was counted. Returns what to ask for.
-    pub fn count(&mut self, now: Duration, counters: Option<QueueCounters>) -> Option<Request> {
+    pub fn count(&mut self, now: Duration, counters: Option<QueueCounters>) -> Option<QueueRequest> {
         self.view.counted_t_ns = now.as_nanos() as u64;
         self.view.counters = counters;
         self.standing()?;
@@ -382,7 +382,7 @@ impl Queue {
     }
 
     /// Packets have come that want an order, and so many wait in what would be replaced. Returns what to ask for.
-    pub fn demand(&mut self, now: Duration, waiting_packets: u32) -> Option<Request> {
+    pub fn demand(&mut self, now: Duration, waiting_packets: u32) -> Option<QueueRequest> {
         if self.demand.is_put_off(now, waiting_packets) {
             return None;
         }
@@ -408,7 +408,7 @@ impl Queue {
     }
 
     /// Takes in what the sockets that send by this link show. Returns what to ask for.
-    pub fn measure(&mut self, now: Duration, sockets: &[Socket]) -> Option<Request> {
+    pub fn measure(&mut self, now: Duration, sockets: &[Socket]) -> Option<QueueRequest> {
         let passed = passed(self.counters()?);
         self.measured.observe(now, sockets, passed);
         let tuning = &self.plan.as_ref()?.tuning;
@@ -436,7 +436,7 @@ impl Queue {
 
     /// Takes in the link as it is now, and what is said of its rate. Returns what to ask for. While there is no link
     /// everything stays.
-    pub fn observe(&mut self, now: Duration, uplink: Option<Uplink>, rate: Rate) -> Option<Request> {
+    pub fn observe(&mut self, now: Duration, uplink: Option<Uplink>, rate: Rate) -> Option<QueueRequest> {
         let known = std::mem::replace(&mut self.uplink, uplink);
         if self.rate.mbit != rate.mbit && self.standing().is_none() {
             self.failed.clear();
@@ -477,14 +477,14 @@ impl Queue {
     }
 
     /// The link is no longer to be managed. Returns what to ask for.
-    pub fn leave(&mut self) -> Option<Request> {
+    pub fn leave(&mut self) -> Option<QueueRequest> {
         self.leaves = true;
         self.again.reset();
         self.ask()
     }
 
     /// Nothing of ours is there for this reason, until there is none. Returns what to ask for.
-    pub fn pause(&mut self, why: Option<&String>) -> Option<Request> {
+    pub fn pause(&mut self, why: Option<&String>) -> Option<QueueRequest> {
         self.paused = why.cloned();
         self.ask()
     }
@@ -506,7 +506,7 @@ impl Queue {
     }
 
     /// Takes in what rules say. Returns what to ask for.
-    pub fn follow(&mut self, is_limited: bool, packet_rules: Vec<PacketRule>) -> Option<Request> {
+    pub fn follow(&mut self, is_limited: bool, packet_rules: Vec<PacketRule>) -> Option<QueueRequest> {
         (self.is_limited, self.packet_rules) = (is_limited, packet_rules);
         // The outcome of the first request comes first; what has failed waits.
         let waits = self.asked.is_some() || self.again.next().is_some();
@@ -522,7 +522,7 @@ impl Queue {
     }
 
     /// Returns what to ask for, where it is time for that.
-    pub fn try_again(&mut self, now: Duration) -> Option<Request> {
+    pub fn try_again(&mut self, now: Duration) -> Option<QueueRequest> {
         if self.contest.is_due(now) && self.asked.is_none() {
             return self.ask();
         }
@@ -534,7 +534,7 @@ impl Queue {
     }
 
     /// Takes in the outcome of the last request. Returns the change that was made, and what to ask for next.
-    pub fn conclude(&mut self, now: Duration, outcome: Result<(), String>) -> (Option<Change>, Option<Request>) {
+    pub fn conclude(&mut self, now: Duration, outcome: Result<(), String>) -> (Option<Change>, Option<QueueRequest>) {
         let Some(asked) = self.asked.take() else {
             return (None, None);
         };
@@ -548,7 +548,7 @@ impl Queue {
             self.plan = None;
             // Another backend may not fail.
             let next = self.ask();
-            let is_queue = matches!(&next, Some(Request::Set(Some(plan))) if plan.backend != Backend::None);
+            let is_queue = matches!(&next, Some(QueueRequest::Set(Some(plan))) if plan.backend != Backend::None);
             if !is_queue && self.again.next().is_none() {
                 self.again.failed(now);
             }
@@ -577,7 +577,7 @@ impl Queue {
         }
     }
 
-    fn ask(&mut self) -> Option<Request> {
+    fn ask(&mut self) -> Option<QueueRequest> {
         let (wanted, why) = match self.choose(self.uplink.as_ref()?) {
             Ok((plan, why)) => (Some(plan), why),
             Err(why) => (None, why),
@@ -588,8 +588,8 @@ impl Queue {
         }
         self.asked = Some(wanted.clone());
         Some(match wanted {
-            Some(plan) if is_tuning(self.plan.as_ref(), Some(&plan)) => Request::Tune(plan.tuning),
-            wanted => Request::Set(wanted),
+            Some(plan) if is_tuning(self.plan.as_ref(), Some(&plan)) => QueueRequest::Tune(plan.tuning),
+            wanted => QueueRequest::Set(wanted),
         })
     }
 
@@ -898,14 +898,14 @@ impl Plan {
     }
 }
 
-fn passed(counters: &QueueCounters) -> Passed {
+fn passed(counters: &QueueCounters) -> LinkCounters {
     let bands = counters.bands.in_order();
     let served = bands.iter().filter_map(|(_, band)| band.served);
-    served.fold(Passed::default(), |sum, served| {
+    served.fold(LinkCounters::default(), |sum, served| {
         let all = (served.sent_bytes, served.backlog_bytes);
         let of_tcp = |more: ByQdisc| (more.tcp_sent_bytes, more.tcp_backlog_bytes);
         let (tcp_sent_bytes, tcp_backlog_bytes) = served.more.map_or(all, of_tcp);
-        Passed {
+        LinkCounters {
             sent_bytes: sum.sent_bytes + served.sent_bytes,
             backlog_bytes: sum.backlog_bytes + served.backlog_bytes,
             tcp_sent_bytes: sum.tcp_sent_bytes + tcp_sent_bytes,

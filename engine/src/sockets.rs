@@ -8,7 +8,7 @@ use setting::Outcome;
 
 pub mod flows;
 pub mod goodput;
-pub mod judged;
+pub mod judgement;
 pub mod owners;
 pub mod receiving;
 pub mod requests;

@@ -58,7 +58,7 @@ pub struct Pair {
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum TrialVerdict {
     Better,
     Worse,
     /// None is shown, which is not that there is none.
@@ -78,7 +78,7 @@ pub struct Finding {
     pub p: f64,
     /// After it (Holm).
     pub adjusted_p: f64,
-    pub verdict: Verdict,
+    pub verdict: TrialVerdict,
     /// The smallest change that so many pairs of this variation show with 95%, as a ratio above 1.
     pub detectable: Option<f64>,
 }
@@ -107,9 +107,9 @@ pub fn judge(seed: u64, questions: &[(Question, Vec<f64>)]) -> Vec<Finding> {
         let bounds = spread.as_ref().map(|spread| spread.interval(level));
         let rises = spread.as_ref().is_some_and(|spread| spread.mean > 0.0);
         let verdict = match (adjusted_p <= FAMILY, rises == (question.better == Better::Higher)) {
-            (false, _) => Verdict::NoDifference,
-            (true, true) => Verdict::Better,
-            (true, false) => Verdict::Worse,
+            (false, _) => TrialVerdict::NoDifference,
+            (true, true) => TrialVerdict::Better,
+            (true, false) => TrialVerdict::Worse,
         };
         Finding {
             pairs: differences.len(),

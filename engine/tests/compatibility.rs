@@ -3,7 +3,7 @@
 
 use giveway_engine::config::{BackendName, Config};
 use giveway_engine::model::{CaState, Class};
-use giveway_engine::peers::{Keyring, Purpose, Refusal, Report, Sender, UNLIMITED_KBIT};
+use giveway_engine::peers::{DatagramRefusal, Keyring, Purpose, Report, Sender, UNLIMITED_KBIT};
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex
@@ -76,5 +76,5 @@ fn a_report_of_version_2_is_opened_and_says_the_same() {
 #[test]
 fn a_report_of_version_1_is_told_by_its_version_and_not_read() {
     let opened = keys().open(&bytes(include_str!("compatibility/report-1.hex")));
-    assert_eq!(opened, Err(Refusal::OlderVersion(1)));
+    assert_eq!(opened, Err(DatagramRefusal::OlderVersion(1)));
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use giveway_engine::trial::{Better, Pair, Question, Verdict, is_enough, judge, orders};
+use giveway_engine::trial::{Better, Pair, Question, TrialVerdict, is_enough, judge, orders};
 use serde_json::Value;
 
 const REAL: &str = include_str!("../../bench/results/2026-11-26/try/real-intervals.json");
@@ -22,7 +22,7 @@ struct Real {
 
 struct Trial {
     pairs: usize,
-    verdict: Verdict,
+    verdict: TrialVerdict,
     /// A difference in a question on which nothing was planted.
     claims_wrongly: bool,
 }
@@ -92,7 +92,7 @@ impl Real {
                 differences.extend(asked.differences(&[pair]));
             }
         }
-        let verdicts: Vec<Verdict> = judge(seed, &drawn).iter().map(|finding| finding.verdict).collect();
+        let verdicts: Vec<TrialVerdict> = judge(seed, &drawn).iter().map(|finding| finding.verdict).collect();
         let wrong = verdicts
             .iter()
             .enumerate()
@@ -100,7 +100,9 @@ impl Real {
         Trial {
             pairs: drawn[at].1.len(),
             verdict: verdicts[at],
-            claims_wrongly: wrong.into_iter().any(|(_, verdict)| *verdict != Verdict::NoDifference),
+            claims_wrongly: wrong
+                .into_iter()
+                .any(|(_, verdict)| *verdict != TrialVerdict::NoDifference),
         }
     }
 
@@ -111,8 +113,8 @@ impl Real {
         trials.sort_by_key(|trial| trial.pairs);
         let of = |verdict| trials.iter().filter(|trial| trial.verdict == verdict).count();
         let trials = Trials {
-            better: of(Verdict::Better),
-            worse: of(Verdict::Worse),
+            better: of(TrialVerdict::Better),
+            worse: of(TrialVerdict::Worse),
             wrong: trials.iter().filter(|trial| trial.claims_wrongly).count(),
             pairs: trials[trials.len() / 2].pairs,
         };

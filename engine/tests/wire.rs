@@ -9,7 +9,7 @@ use std::time::Duration;
 use giveway_engine::peers::pace::{MAX_ANNOUNCED_REPORTS, report_airtime_us};
 use giveway_engine::peers::session::{CHALLENGE_AGE, MAX_BELIEVED, MAX_CANDIDATES};
 use giveway_engine::peers::{
-    Heard, Key, Keyring, Neighbourhood, Outgoing, PaceConfig, Purpose, Refusal, Report, Sender, UNLIMITED_KBIT,
+    DatagramRefusal, Heard, Key, Keyring, Neighbourhood, Outgoing, PaceConfig, Purpose, Report, Sender, UNLIMITED_KBIT,
 };
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -364,7 +364,10 @@ fn a_replay_to_a_restarted_device_is_refused() {
     air.restart(0);
     let (now, address) = (air.now, air.devices[1].address);
     for datagram in &recorded {
-        assert_eq!(air.hood(0).receive(now, address, datagram), Err(Refusal::Unbelieved));
+        assert_eq!(
+            air.hood(0).receive(now, address, datagram),
+            Err(DatagramRefusal::Unbelieved)
+        );
     }
     assert_eq!(air.hood(0).sending_devices(), 0);
     assert_eq!(air.hood(0).counters().unbelieved, recorded.len() as u64);
@@ -375,7 +378,11 @@ fn a_replay_to_a_restarted_device_is_refused() {
         .iter()
         .map(|bytes| air.hood(0).receive(now, address, bytes))
         .collect();
-    assert!(outcomes.iter().all(|outcome| *outcome == Err(Refusal::Replayed)));
+    assert!(
+        outcomes
+            .iter()
+            .all(|outcome| *outcome == Err(DatagramRefusal::Replayed))
+    );
 }
 
 #[test]
@@ -391,7 +398,10 @@ fn a_replay_cannot_revive_a_neighbour_that_fell_silent() {
     assert_eq!(air.hood(0).peers().count(), 0);
     let (now, address, log) = (air.now, air.devices[1].address, air.log.clone());
     for (.., datagram) in log.iter().filter(|(_, from, _)| *from == 1) {
-        assert_eq!(air.hood(0).receive(now, address, datagram), Err(Refusal::Unbelieved));
+        assert_eq!(
+            air.hood(0).receive(now, address, datagram),
+            Err(DatagramRefusal::Unbelieved)
+        );
     }
     assert_eq!(air.hood(0).sending_devices(), 0);
 }
@@ -414,8 +424,8 @@ fn a_report_that_was_overtaken_is_stale_and_one_heard_twice_is_replayed() {
         panic!("too few reports")
     };
     assert_eq!(air.hood(0).receive(now, address, last), Ok(Heard::Updated));
-    assert_eq!(air.hood(0).receive(now, address, first), Err(Refusal::Stale));
-    assert_eq!(air.hood(0).receive(now, address, first), Err(Refusal::Replayed));
+    assert_eq!(air.hood(0).receive(now, address, first), Err(DatagramRefusal::Stale));
+    assert_eq!(air.hood(0).receive(now, address, first), Err(DatagramRefusal::Replayed));
 }
 
 #[test]
@@ -423,7 +433,10 @@ fn a_device_does_not_hear_itself() {
     let mut air = Air::with(1, 8);
     air.run(ms(1_000));
     let (now, address, datagram) = (air.now, air.devices[0].address, air.log[0].2.clone());
-    assert_eq!(air.hood(0).receive(now, address, &datagram), Err(Refusal::OwnEcho));
+    assert_eq!(
+        air.hood(0).receive(now, address, &datagram),
+        Err(DatagramRefusal::OwnEcho)
+    );
     assert_eq!(air.hood(0).peers().count(), 0);
 }
 
@@ -533,7 +546,7 @@ fn without_a_key_a_device_neither_speaks_nor_listens() {
     let datagram = sealed(&report(1, 1), &mut rng);
     assert_eq!(
         alone.receive(ms(0), IpAddr::V4(Ipv4Addr::LOCALHOST), &datagram),
-        Err(Refusal::UnknownKey)
+        Err(DatagramRefusal::UnknownKey)
     );
 }
 
@@ -586,7 +599,10 @@ fn only_the_believed_are_answered_directly() {
     };
     let (now, datagram) = (air.now, sealed(&question, &mut rng));
     let stranger = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9));
-    assert_eq!(air.hood(0).receive(now, stranger, &datagram), Err(Refusal::Unbelieved));
+    assert_eq!(
+        air.hood(0).receive(now, stranger, &datagram),
+        Err(DatagramRefusal::Unbelieved)
+    );
     air.run(ms(5_000));
     assert!(air.hood(0).counters().sent > 0);
     assert!(air.direct.is_empty());
@@ -656,7 +672,10 @@ fn a_neighbour_that_says_goodbye_is_gone_at_once_and_its_late_reports_do_not_rev
     let goodbye = air.hood(1).farewell(now).unwrap();
     assert_eq!(air.hood(0).receive(now, address, &goodbye), Ok(Heard::Left));
     assert_eq!(air.hood(0).peers().count(), 0);
-    assert_eq!(air.hood(0).receive(now, address, &late), Err(Refusal::Unbelieved));
+    assert_eq!(
+        air.hood(0).receive(now, address, &late),
+        Err(DatagramRefusal::Unbelieved)
+    );
     assert_eq!(air.hood(0).sending_devices(), 0);
 }
 
@@ -718,7 +737,7 @@ fn the_sixty_fifth_neighbour_takes_the_place_of_one_with_nothing_to_send() {
     let address = IpAddr::V4(Ipv4Addr::from(5));
     assert_eq!(
         hood.receive(ms(99), address, &sealed(&forgotten, &mut rng)),
-        Err(Refusal::Unbelieved)
+        Err(DatagramRefusal::Unbelieved)
     );
 }
 
@@ -736,7 +755,7 @@ fn a_member_that_makes_up_sessions_fills_no_memory_and_displaces_nobody() {
         };
         assert_eq!(
             air.hood(0).receive(now, address, &sealed(&stranger, &mut rng)),
-            Err(Refusal::Unbelieved)
+            Err(DatagramRefusal::Unbelieved)
         );
     }
     assert_eq!(air.hood(0).peers().count(), 1 + MAX_CANDIDATES);
@@ -900,7 +919,10 @@ fn own_reports_that_are_played_back_begin_no_new_session() {
     assert!(own.len() > 200);
     let (now, address, session) = (air.now, air.devices[1].address, air.hood(0).session());
     for datagram in &own {
-        assert_eq!(air.hood(0).receive(now, address, datagram), Err(Refusal::OwnEcho));
+        assert_eq!(
+            air.hood(0).receive(now, address, datagram),
+            Err(DatagramRefusal::OwnEcho)
+        );
     }
     assert_eq!(air.hood(0).session(), session);
 }
@@ -917,7 +939,7 @@ fn a_member_that_plays_a_copy_has_a_device_begin_anew_every_five_seconds_at_most
             IpAddr::V4(Ipv4Addr::LOCALHOST),
             &sealed(&played, &mut rng),
         );
-        begun += u32::from(outcome == Err(Refusal::Copied));
+        begun += u32::from(outcome == Err(DatagramRefusal::Copied));
     }
     assert_eq!(begun, 12);
 }
@@ -972,7 +994,7 @@ fn a_challenge_that_was_heard_just_before_it_was_replaced_is_still_answered() {
     };
     assert_eq!(hears(CHALLENGE_AGE + ms(1), &answer(1, 1)), Ok(Heard::Joined));
     assert_eq!(hears(late, &answer(2, 1)), Ok(Heard::Joined));
-    assert_eq!(hears(late + ms(10), &answer(3, 1)), Err(Refusal::Unbelieved));
+    assert_eq!(hears(late + ms(10), &answer(3, 1)), Err(DatagramRefusal::Unbelieved));
 }
 
 #[test]
@@ -992,6 +1014,6 @@ fn after_a_jump_of_the_clock_or_a_sleep_nothing_counts_that_was_said_before() {
         };
         hood.refresh([1; 32], slept);
         let outcome = hood.receive(now, IpAddr::V4(Ipv4Addr::LOCALHOST), &sealed(&withheld, &mut rng));
-        assert_eq!(outcome, Err(Refusal::Unbelieved), "slept {slept:?}");
+        assert_eq!(outcome, Err(DatagramRefusal::Unbelieved), "slept {slept:?}");
     }
 }

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use giveway_engine::peers::{
-    Counters, Heard, Key, Keyring, Neighbourhood, PaceConfig, Purpose, Refusal, Report, Sender, VERSION,
+    Counters, DatagramRefusal, Heard, Key, Keyring, Neighbourhood, PaceConfig, Purpose, Report, Sender, VERSION,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -40,7 +40,10 @@ fn settled() -> Settled {
         .poll_report(NOW + Duration::from_secs(1), &[])
         .expect("a report is due")
         .datagram;
-    assert_eq!(neighbour.receive(NOW, NEIGHBOUR, &first), Err(Refusal::Unbelieved));
+    assert_eq!(
+        neighbour.receive(NOW, NEIGHBOUR, &first),
+        Err(DatagramRefusal::Unbelieved)
+    );
     let mut recorded = Vec::new();
     for count in 1..=16 {
         let due = neighbour.next_deadline().expect("a key");
@@ -75,7 +78,7 @@ impl Settled {
     }
 
     /// Counted once, and nothing that is believed has changed.
-    fn refuses(&mut self, datagram: &[u8], expected: impl Fn(Refusal) -> bool) -> Result<(), TestCaseError> {
+    fn refuses(&mut self, datagram: &[u8], expected: impl Fn(DatagramRefusal) -> bool) -> Result<(), TestCaseError> {
         let (believed, before) = (self.believed(), self.device.counters());
         let outcome = self.device.receive(NOW, NEIGHBOUR, datagram);
         let after = self.device.counters();
@@ -117,7 +120,9 @@ fn a_truncated_report_is_refused() {
     for_all(15_000, (any::<Index>(), any::<Index>()), |settled, (which, length)| {
         let whole = which.get(&settled.recorded).clone();
         let part = &whole[..length.index(whole.len())];
-        settled.refuses(part, |why| matches!(why, Refusal::TooShort(_) | Refusal::Forged))
+        settled.refuses(part, |why| {
+            matches!(why, DatagramRefusal::TooShort(_) | DatagramRefusal::Forged)
+        })
     });
 }
 
@@ -133,7 +138,7 @@ fn a_report_with_flipped_bits_is_refused() {
                 .iter()
                 .for_each(|(at, bit)| flipped[at.index(original.len())] ^= 1 << bit);
             let unchanged = flipped == original;
-            settled.refuses(&flipped, |why| (why == Refusal::Replayed) == unchanged)
+            settled.refuses(&flipped, |why| (why == DatagramRefusal::Replayed) == unchanged)
         },
     );
 }
@@ -142,7 +147,7 @@ fn a_report_with_flipped_bits_is_refused() {
 fn a_replayed_report_is_refused() {
     for_all(10_000, any::<Index>(), |settled, which| {
         let datagram = which.get(&settled.recorded).clone();
-        settled.refuses(&datagram, |why| why == Refusal::Replayed)
+        settled.refuses(&datagram, |why| why == DatagramRefusal::Replayed)
     });
 }
 
@@ -156,9 +161,9 @@ fn a_report_under_a_foreign_key_is_refused() {
             datagram[..8].copy_from_slice(&settled.recorded[0][..8]);
         }
         let expected = if disguised {
-            Refusal::Forged
+            DatagramRefusal::Forged
         } else {
-            Refusal::UnknownKey
+            DatagramRefusal::UnknownKey
         };
         settled.refuses(&datagram, |why| why == expected)
     });
@@ -173,7 +178,7 @@ fn a_report_of_a_future_version_is_refused() {
             let mut datagram = which.get(&settled.recorded).clone();
             datagram[3] = version;
             datagram.extend(tail);
-            settled.refuses(&datagram, |why| why == Refusal::FutureVersion(version))
+            settled.refuses(&datagram, |why| why == DatagramRefusal::FutureVersion(version))
         },
     );
 }
@@ -187,7 +192,7 @@ fn a_report_of_an_older_version_is_refused_and_told_apart() {
             let mut datagram = which.get(&settled.recorded).clone();
             datagram[3] = version;
             datagram.extend(tail);
-            settled.refuses(&datagram, |why| why == Refusal::OlderVersion(version))?;
+            settled.refuses(&datagram, |why| why == DatagramRefusal::OlderVersion(version))?;
             prop_assert_eq!(settled.device.older(), Some(NEIGHBOUR));
             Ok(())
         },
@@ -200,7 +205,7 @@ fn a_stranger_with_the_key_is_not_believed_without_the_challenge() {
         let Some(datagram) = key(7).seal(&mut settled.rng, &report.encode().unwrap()) else {
             return Ok(());
         };
-        settled.refuses(&datagram, |why| why == Refusal::Unbelieved)
+        settled.refuses(&datagram, |why| why == DatagramRefusal::Unbelieved)
     });
 }
 
@@ -208,8 +213,8 @@ fn a_stranger_with_the_key_is_not_believed_without_the_challenge() {
 fn what_a_member_seals_is_read_or_refused_but_never_fatal() {
     for_all(5_000, vec(any::<u8>(), 0..464), |settled, content| {
         let expected = match Report::decode(&content) {
-            Ok(_) => Refusal::Unbelieved,
-            Err(malformed) => Refusal::Malformed(malformed),
+            Ok(_) => DatagramRefusal::Unbelieved,
+            Err(malformed) => DatagramRefusal::Malformed(malformed),
         };
         let datagram = key(7).seal(&mut settled.rng, &content).unwrap();
         settled.refuses(&datagram, |why| why == expected)

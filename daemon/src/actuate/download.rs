@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use giveway_engine::back_off::BackOff;
-use giveway_engine::downlink::{Arrival, Arrived, Counted, LeftOut, Plan};
+use giveway_engine::downlink::{Arrival, Arrived, Counted, DetourPlan, LeftOut};
 use giveway_engine::model::LimitNumber;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
@@ -114,7 +114,7 @@ impl DownloadActuator {
     /// Where all of it fails; then nothing is left.
     pub fn set(
         &mut self,
-        plan: Option<&Plan>,
+        plan: Option<&DetourPlan>,
         shared: Option<&ReceiveMaps>,
         numbers: &BTreeMap<u32, u32>,
     ) -> Result<LeftOut> {
@@ -125,7 +125,12 @@ impl DownloadActuator {
         put_up.inspect_err(|_| self.give_up())
     }
 
-    fn put_up(&mut self, plan: &Plan, shared: Option<&ReceiveMaps>, numbers: &BTreeMap<u32, u32>) -> Result<LeftOut> {
+    fn put_up(
+        &mut self,
+        plan: &DetourPlan,
+        shared: Option<&ReceiveMaps>,
+        numbers: &BTreeMap<u32, u32>,
+    ) -> Result<LeftOut> {
         let mut standing = match self.standing.take() {
             Some(standing) => standing,
             None => self.begin(shared.context("admission is not loaded")?)?,
@@ -354,7 +359,7 @@ impl InstalledDownload {
         Ok(())
     }
 
-    fn follow(&mut self, netlink: &mut Netlink, plan: &Plan, numbers: &BTreeMap<u32, u32>) -> Result<LeftOut> {
+    fn follow(&mut self, netlink: &mut Netlink, plan: &DetourPlan, numbers: &BTreeMap<u32, u32>) -> Result<LeftOut> {
         let mut ordered = BTreeMap::new();
         for (ifindex, most) in &plan.orders {
             let number = numbers.get(ifindex).context("the link is not managed any more")?;
@@ -492,7 +497,7 @@ const PORTS_AT: usize = 8;
 const PORT_BYTES: usize = 8 * types::gw_ports_size::GW_PORT_WORDS.0 as usize;
 
 /// With its link header.
-pub fn largest_packet(plan: &Plan) -> u32 {
+pub fn largest_packet(plan: &DetourPlan) -> u32 {
     plan.mtu_bytes.max(1500).saturating_add(HEADER_BYTES)
 }
 

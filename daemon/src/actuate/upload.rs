@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, bail};
-use giveway_engine::downlink::{Arrival, Counted, LeftOut, Plan};
+use giveway_engine::downlink::{Arrival, Counted, DetourPlan, LeftOut};
 use giveway_engine::model::LimitNumber;
 use serde::{Deserialize, Serialize};
 
@@ -58,7 +58,7 @@ impl UploadActuator {
     ///
     /// # Errors
     /// Where all of it fails; then nothing is left.
-    pub fn set(&mut self, plan: Option<&Plan>) -> Result<LeftOut> {
+    pub fn set(&mut self, plan: Option<&DetourPlan>) -> Result<LeftOut> {
         let Some(plan) = plan else {
             return self.take_down().map(|()| LeftOut::new());
         };
@@ -75,7 +75,7 @@ impl UploadActuator {
         links.copied().collect()
     }
 
-    fn put_up(&mut self, plan: &Plan) -> Result<LeftOut> {
+    fn put_up(&mut self, plan: &DetourPlan) -> Result<LeftOut> {
         if self.standing.is_none() {
             device::remove(&mut self.netlink, UP)?;
             let ifindex = device::make(&mut self.netlink, UP)?;

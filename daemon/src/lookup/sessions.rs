@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use giveway_engine::class::{Activity, Session, active_session, is_seat};
+use giveway_engine::class::{Activity, LoginSession, active_session, is_seat};
 use serde::{Deserialize, Serialize};
 
 use crate::rules::text;
@@ -41,7 +41,7 @@ fn at_seat(folder: &Path, seat: &str) -> Result<Vec<Activity>, String> {
         Ok(active_session(text)?.map(str::to_owned))
     });
     let Some(session) = of_seat? else { return Ok(Vec::new()) };
-    let session = read(&folder.join("sessions").join(session), Session::read)?;
+    let session = read(&folder.join("sessions").join(session), LoginSession::read)?;
     Ok(session.map_or(Vec::new(), |session| session.activities(seat)))
 }
 

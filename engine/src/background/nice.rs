@@ -67,7 +67,7 @@ pub struct Niceness {
     /// Nothing is made nice for a while.
     is_paused: bool,
     /// Numbers of the rules in force, by their words: lines move when a file is written anew.
-    causes: BTreeMap<String, Cause>,
+    causes: BTreeMap<String, NiceCause>,
     numbered: u32,
     /// Processes that were made nice for their own sake, and by which cause.
     held: BTreeMap<ProcessId, u32>,
@@ -79,7 +79,7 @@ pub struct Niceness {
 }
 
 #[derive(Clone, Debug)]
-struct Cause {
+struct NiceCause {
     number: u32,
     place: String,
 }
@@ -119,7 +119,7 @@ impl Niceness {
                 self.numbered
             });
             let place = place.to_owned();
-            self.causes.entry(why.to_owned()).or_insert(Cause { number, place });
+            self.causes.entry(why.to_owned()).or_insert(NiceCause { number, place });
         }
         self.causes_in_force()
     }

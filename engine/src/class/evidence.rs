@@ -11,13 +11,13 @@
 use std::net::SocketAddr;
 
 use super::active::is_in_background_slice;
-use super::{By, Seen, Verdict};
+use super::{By, FlowFacts, Verdict};
 use crate::matcher::{Ends, Marks};
 use crate::model::{Class, Dscp, Idleness, LimitNumbers, Process, Protocol};
 
 struct Evidence {
     rule: &'static str,
-    holds: fn(&Seen<'_>) -> bool,
+    holds: fn(&FlowFacts<'_>) -> bool,
     class: Class,
     why: &'static str,
     /// Each packet says it too: the queue finds it there at once, and no longer once it is gone.
@@ -76,7 +76,7 @@ const EVIDENCE: [Evidence; 7] = [
     },
 ];
 
-pub(super) fn judge(seen: &Seen<'_>) -> Option<Verdict> {
+pub(super) fn judge(seen: &FlowFacts<'_>) -> Option<Verdict> {
     let found = EVIDENCE.iter().find(|evidence| (evidence.holds)(seen))?;
     Some(Verdict {
         class: found.class,
@@ -90,7 +90,7 @@ pub(super) fn judge(seen: &Seen<'_>) -> Option<Verdict> {
 /// What its process alone says, or where that is not known, its cgroup.
 pub(super) fn judge_sender(process: Option<&Process>, cgroup: &str) -> Option<Verdict> {
     let nowhere = SocketAddr::from(([0; 4], 0));
-    judge(&Seen {
+    judge(&FlowFacts {
         process,
         cgroup,
         ends: Ends {
@@ -109,6 +109,6 @@ pub(super) fn judge_sender(process: Option<&Process>, cgroup: &str) -> Option<Ve
     })
 }
 
-fn idleness(seen: &Seen<'_>) -> Idleness {
+fn idleness(seen: &FlowFacts<'_>) -> Idleness {
     seen.process.map(|process| process.idleness).unwrap_or_default()
 }

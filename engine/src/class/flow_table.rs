@@ -50,7 +50,7 @@ impl FlowTable {
             before => before != Some(treatment),
         });
         if news {
-            actions.push(tell(cookie, Some(treatment)));
+            actions.push(treat(cookie, Some(treatment)));
         }
         actions.extend(self.settle());
         actions
@@ -74,7 +74,7 @@ impl FlowTable {
             return Vec::new();
         }
         self.places -= 1;
-        let mut actions = vec![tell(cookie, None)];
+        let mut actions = vec![treat(cookie, None)];
         actions.extend(self.settle());
         actions
     }
@@ -104,7 +104,7 @@ impl FlowTable {
             Some((cookie, treatment))
         })?;
         self.places += 1;
-        Some(tell(cookie, Some(treatment)))
+        Some(treat(cookie, Some(treatment)))
     }
 
     fn take(&mut self, uid: u32) -> Option<Action> {
@@ -114,7 +114,7 @@ impl FlowTable {
             Some(cookie)
         })?;
         self.places -= 1;
-        Some(tell(cookie, None))
+        Some(treat(cookie, None))
     }
 
     /// Keeps the order of users up to date.
@@ -139,7 +139,7 @@ impl FlowTable {
     }
 }
 
-fn tell(cookie: Cookie, treatment: Option<Treatment>) -> Action {
+fn treat(cookie: Cookie, treatment: Option<Treatment>) -> Action {
     Action::Treat { cookie, treatment }
 }
 

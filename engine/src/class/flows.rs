@@ -14,14 +14,14 @@ use super::by_hand::{SetByHand, Target};
 use super::flow_table::FlowTable;
 use super::hand::{ByHandDifference, Hand};
 use super::rules::Rules;
-use super::{By, Itself, Seen, Verdict, judge, judge_forwarded, judge_itself, judge_process};
+use super::{By, FlowFacts, Itself, Verdict, judge, judge_forwarded, judge_itself, judge_process};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::config::Background;
 use crate::matcher::{Ends, Marks};
 use crate::model::{Class, Cookie, Device, Dscp, Flow, Limit, LimitNumber, Process, Treatment};
 use crate::queue::BackgroundFlow;
 use crate::sockets::flows::{Flows, Tracked};
-use crate::sockets::judged::{Basis, uid_of};
+use crate::sockets::judgement::{Basis, uid_of};
 use crate::sockets::owners::Owners;
 use crate::turns::Turns;
 
@@ -104,7 +104,7 @@ impl Classes {
         let process = basis.process.as_deref();
         let cgroup = basis.cgroup();
         let by_hand = self.hand.of_flow(flow, process, cgroup, uid_of(flow, process));
-        let seen = Seen {
+        let seen = FlowFacts {
             process,
             cgroup,
             ends: Ends {
@@ -195,7 +195,7 @@ impl Classes {
     }
 
     /// Whether all flows have to be judged anew.
-    pub fn tell_by_marks(&mut self, wanted: bool) -> bool {
+    pub fn set_marks_count(&mut self, wanted: bool) -> bool {
         let is_other = std::mem::replace(&mut self.tells_marks, wanted) != wanted;
         self.generation += u64::from(is_other);
         is_other
@@ -272,7 +272,7 @@ impl Classes {
     }
 
     /// What the queue is to be told now.
-    fn tell(&mut self, flow: &Flow, basis: &Basis, verdict: &Verdict) -> Vec<Action> {
+    fn treat(&mut self, flow: &Flow, basis: &Basis, verdict: &Verdict) -> Vec<Action> {
         let treatment = Treatment {
             class: verdict.class,
             limits: verdict.limits,
@@ -296,7 +296,7 @@ impl Classes {
 
 /// What follows from judging these flows.
 #[derive(Debug, Default)]
-pub struct Judged {
+pub struct JudgedFlows {
     pub cookies: Vec<Cookie>,
     pub actions: Vec<Action>,
     pub changes: Vec<Change>,
@@ -312,7 +312,7 @@ struct Pending {
 
 impl Classes {
     /// What these were judged by has changed; nothing has for the others, of which there may be many.
-    pub fn judge_anew(&mut self, flows: &mut Flows, owners: &Owners, meant: Vec<Cookie>, made: bool) -> Judged {
+    pub fn judge_anew(&mut self, flows: &mut Flows, owners: &Owners, meant: Vec<Cookie>, made: bool) -> JudgedFlows {
         for cookie in &meant {
             let judged = flows.get_mut(*cookie).and_then(|tracked| tracked.judged.by.as_mut());
             if let Some(by) = judged {
@@ -323,7 +323,7 @@ impl Classes {
     }
 
     /// Rules are others, owners are known now that were not, or have changed.
-    pub fn judge_all(&mut self, flows: &mut Flows, owners: &Owners, made: bool) -> Judged {
+    pub fn judge_all(&mut self, flows: &mut Flows, owners: &Owners, made: bool) -> JudgedFlows {
         let all = flows.iter().map(|tracked| tracked.flow.cookie).collect();
         self.unfinished = false;
         self.judge_flows(flows, owners, all, made)
@@ -337,7 +337,7 @@ impl Classes {
         owners: &Owners,
         shown: Vec<Cookie>,
         made: bool,
-    ) -> Judged {
+    ) -> JudgedFlows {
         self.follow_active(now);
         match self.unfinished {
             true => self.judge_all(flows, owners, made),
@@ -345,7 +345,7 @@ impl Classes {
         }
     }
 
-    fn judge_flows(&mut self, flows: &mut Flows, owners: &Owners, cookies: Vec<Cookie>, made: bool) -> Judged {
+    fn judge_flows(&mut self, flows: &mut Flows, owners: &Owners, cookies: Vec<Cookie>, made: bool) -> JudgedFlows {
         let pending = cookies
             .iter()
             .filter_map(|cookie| self.pending(flows.get(*cookie)?, owners));
@@ -369,12 +369,12 @@ impl Classes {
             }
             left = left.saturating_sub(cost);
             let verdict = self.judge(&tracked.flow, &basis);
-            actions.extend(self.tell(&tracked.flow, &basis, &verdict));
+            actions.extend(self.treat(&tracked.flow, &basis, &verdict));
             self.turns.had(uid);
             tracked.judged.at = self.steps;
             changes.extend(take_over(tracked, verdict, basis, made));
         }
-        Judged {
+        JudgedFlows {
             cookies,
             actions,
             changes,

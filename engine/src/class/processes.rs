@@ -79,12 +79,12 @@ impl Processes {
         self.processes.retain(|id, known| {
             let is_there = present.contains(id);
             if !is_there && known.told.is_some() {
-                actions.push(tell(*id, None));
+                actions.push(treat(*id, None));
             }
             is_there
         });
         let gone = self.chosen.extract_if(.., |id| !present.contains(id));
-        actions.extend(gone.map(|id| tell(id, None)));
+        actions.extend(gone.map(|id| treat(id, None)));
         let mut of_users = BTreeMap::<u32, usize>::new();
         for known in self.processes.values() {
             *of_users.entry(known.fingerprint.uid).or_default() += 1;
@@ -148,7 +148,7 @@ impl Processes {
             Some(known) => known.told = Some(treatment),
             None => drop(self.chosen.insert(process)),
         }
-        tell(process, Some(treatment))
+        treat(process, Some(treatment))
     }
 
     /// More is known of what rules ask about than when they were read.
@@ -246,7 +246,7 @@ impl Processes {
             self.judges.had(uid);
             if treatment != known.told {
                 known.told = treatment;
-                actions.push(tell(id, treatment));
+                actions.push(treat(id, treatment));
             }
             judged.push(JudgedProcess {
                 id,
@@ -296,7 +296,7 @@ impl KnownProcess {
     }
 }
 
-fn tell(process: ProcessId, treatment: Option<Treatment>) -> Action {
+fn treat(process: ProcessId, treatment: Option<Treatment>) -> Action {
     Action::TreatProcess { process, treatment }
 }
 

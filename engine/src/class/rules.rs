@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::packets::{MOST_PACKET_RULES, PacketRule};
-use super::source::{Source, Written};
+use super::source::{RuleLines, Source};
 use super::units::{self, UnitFile};
-use super::{By, MOST_LIMITS, Seen, Verdict};
+use super::{By, FlowFacts, MOST_LIMITS, Verdict};
 use crate::config::together::CLASS_RULES;
 use crate::config::{ClassRule, Located, read, read_rules};
 use crate::matcher::{Glob, Matcher};
@@ -374,7 +374,7 @@ impl Rules {
 
     /// The verdict of the first that matches. Err: where the packet goes decides whether it does, so that each packet is
     /// judged by itself, by those rules that ask for nothing but the packet.
-    pub(super) fn judge(&self, seen: &Seen<'_>) -> Result<Option<Verdict>, Undecided> {
+    pub(super) fn judge(&self, seen: &FlowFacts<'_>) -> Result<Option<Verdict>, Undecided> {
         let cgroup = if seen.process.is_none() { seen.cgroup } else { "" };
         let unnamed = Process {
             cgroup: cgroup.to_owned(),
@@ -553,7 +553,7 @@ impl Rule {
 
 impl Folders {
     /// The rules of each file as they are written, in the order in which they count.
-    fn written(self) -> Vec<Result<Written, Located>> {
+    fn written(self) -> Vec<Result<RuleLines, Located>> {
         let main = self.main.iter().map(|source| {
             let (config, lines) = read(&source.path, source.text()?)?;
             Ok((source.path.clone(), lines.into_iter().zip(config.rule).collect()))

@@ -9,7 +9,7 @@ const LONGEST: usize = 128;
 
 /// Of a user; of greeters, which only let one in, there are none.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Session {
+pub struct LoginSession {
     uid: u32,
     scope: Option<String>,
 }
@@ -31,7 +31,7 @@ pub fn active_session(seat: &str) -> Result<Option<&str>, String> {
     }
 }
 
-impl Session {
+impl LoginSession {
     /// By its file; None where it is not active or nobody's who works in it.
     pub fn read(text: &str) -> Result<Option<Self>, String> {
         let is_users = value(text, "CLASS").is_some_and(|class| class.starts_with("user"));
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_session_is_its_scope_and_the_programs_of_its_user() {
-        let session = Session::read(SESSION).unwrap().unwrap();
+        let session = LoginSession::read(SESSION).unwrap().unwrap();
         let cgroups: Vec<_> = session.activities("seat0").into_iter().map(|a| a.cgroup).collect();
         assert_eq!(
             cgroups,
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn greeters_and_sessions_in_the_background_do_not_count() {
         for (from, to) in [("user\n", "greeter\n"), ("ACTIVE=1", "ACTIVE=0"), ("CLASS=user\n", "")] {
-            assert_eq!(Session::read(&SESSION.replace(from, to)), Ok(None), "{to}");
+            assert_eq!(LoginSession::read(&SESSION.replace(from, to)), Ok(None), "{to}");
         }
     }
 
@@ -113,9 +113,9 @@ mod tests {
             "a\u{1b}.scope",
         ] {
             let text = SESSION.replace("session-2.scope", scope);
-            assert!(Session::read(&text).is_err(), "{scope}");
+            assert!(LoginSession::read(&text).is_err(), "{scope}");
         }
-        assert!(Session::read(&SESSION.replace("1000", "-1")).is_err());
+        assert!(LoginSession::read(&SESSION.replace("1000", "-1")).is_err());
         assert_eq!(active_session("ACTIVE=c2\n"), Ok(Some("c2")));
         assert_eq!(active_session("IS_SEAT0=1\nACTIVE=\n"), Ok(None));
         for name in ["..", "a/b", &"a".repeat(200)] {
@@ -131,7 +131,7 @@ mod tests {
             text in "((UID|ACTIVE|CLASS|SCOPE|X)=(1|user|[0-9]{1,12}|[./a-z\u{1b}]{0,9}\\.scope|.{0,9})\n){0,9}|.{0,99}",
         ) {
             let _ = active_session(&text);
-            if let Ok(Some(session)) = Session::read(&text) {
+            if let Ok(Some(session)) = LoginSession::read(&text) {
                 for Activity { uid, cgroup, .. } in session.activities("seat0") {
                     let below = format!("/user.slice/user-{uid}.slice/");
                     prop_assert!(cgroup.starts_with(&below) && !cgroup.contains("..") && !cgroup.contains("//"));

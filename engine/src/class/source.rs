@@ -15,7 +15,7 @@ pub struct Source {
 }
 
 /// Of a file: its path, and its rules with the line of each.
-pub(super) type Written = (String, Vec<(usize, ClassRule)>);
+pub(super) type RuleLines = (String, Vec<(usize, ClassRule)>);
 
 impl Source {
     pub(super) fn text(&self) -> Result<&str, Located> {

@@ -56,8 +56,8 @@ fn backup() -> Process {
     }
 }
 
-fn seen(process: Option<&Process>) -> Seen<'_> {
-    Seen {
+fn seen(process: Option<&Process>) -> FlowFacts<'_> {
+    FlowFacts {
         process,
         cgroup: process.map_or("/", |process| &process.cgroup),
         ends: Ends {
@@ -76,7 +76,7 @@ fn seen(process: Option<&Process>) -> Seen<'_> {
     }
 }
 
-fn class_by(rules: &Rules, seen: &Seen<'_>) -> (Class, String) {
+fn class_by(rules: &Rules, seen: &FlowFacts<'_>) -> (Class, String) {
     let verdict = judge(rules, seen);
     (verdict.class, verdict.rule)
 }
@@ -128,7 +128,7 @@ fn what_was_chosen_comes_before_rules_and_after_a_name() {
         (judge(&rules, &seen).class, judge(&rules, &seen).by),
         (Class::Bulk, By::Choice)
     );
-    let named = Seen {
+    let named = FlowFacts {
         named: Some("[[background]]"),
         ..seen
     };
@@ -140,7 +140,7 @@ fn the_reason_names_the_rate_limit_also_where_the_rule_gives_not_the_class() {
     let rules = rules("[[rule]]\nport = 443\nclass = \"bulk\"\nupload_limit_mbit = 0.5\n");
     let process = backup();
     let of = |named| {
-        let seen = Seen {
+        let seen = FlowFacts {
             named,
             ..seen(Some(&process))
         };
@@ -283,7 +283,7 @@ fn nothing_that_a_user_chooses_or_names_lifts_the_rate_limit_of_a_rule() {
         chosen: Some(choice),
         ..backup()
     };
-    let named = Seen {
+    let named = FlowFacts {
         named: Some("uid 1000"),
         ..seen(Some(&free))
     };
@@ -671,7 +671,7 @@ fn only_a_slice_of_that_very_name_is_background() {
         ("/background.slice", Class::Background),
         ("/not-background.slice", Class::Standard),
     ] {
-        let seen = Seen { cgroup, ..seen(None) };
+        let seen = FlowFacts { cgroup, ..seen(None) };
         assert_eq!(judge(&Rules::default(), &seen).class, class, "{cgroup}");
     }
 }
@@ -693,7 +693,7 @@ fn a_rule_wins_over_evidence_and_a_named_flow_over_a_rule() {
 fn where_the_process_is_not_known_only_its_cgroup_is_judged() {
     let by = |condition: &str| {
         let rules = rules(&format!("[[rule]]\n{condition}\nclass = \"bulk\"\n"));
-        let seen = Seen {
+        let seen = FlowFacts {
             cgroup: "/system.slice/backup.service",
             ..seen(None)
         };

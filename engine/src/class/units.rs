@@ -5,7 +5,7 @@
 use crate::model::Class;
 use std::collections::BTreeMap;
 
-use super::source::{Source, Written};
+use super::source::{RuleLines, Source};
 use crate::config::{ClassRule, Conditions, Located};
 use crate::rate;
 
@@ -25,7 +25,7 @@ pub struct UnitFile {
 
 /// What is said of a unit, and where its last word stands.
 #[derive(Default)]
-struct Said {
+struct UnitRule {
     file: String,
     /// From 1 on.
     line: usize,
@@ -36,7 +36,7 @@ struct Said {
 
 /// The last word on each unit, key by key; an empty one takes back what was said before. Templates come last: what is said of one
 /// unit counts more.
-pub(super) fn rules(files: Vec<UnitFile>) -> Vec<Result<Written, Located>> {
+pub(super) fn rules(files: Vec<UnitFile>) -> Vec<Result<RuleLines, Located>> {
     let (mut said, mut all) = (BTreeMap::new(), Vec::new());
     for UnitFile { unit, source } in files {
         let of_unit = said.entry((unit.contains("@."), unit)).or_default();
@@ -60,7 +60,7 @@ pub(super) fn rules(files: Vec<UnitFile>) -> Vec<Result<Written, Located>> {
 }
 
 /// A file in which something is wrong says nothing.
-fn hear(said: &mut Said, source: &Source) -> Result<(), Located> {
+fn hear(said: &mut UnitRule, source: &Source) -> Result<(), Located> {
     let mut heard = Vec::new();
     for (line, text) in (1..).zip(source.text()?.lines()) {
         let Some((key, value)) = text.split_once('=') else {
@@ -68,7 +68,7 @@ fn hear(said: &mut Said, source: &Source) -> Result<(), Located> {
         };
         let (key, value) = (key.trim(), value.trim());
         if key.starts_with(KEY) {
-            let word = Word::of(key, value).map_err(|problem| Located {
+            let word = UnitSetting::of(key, value).map_err(|problem| Located {
                 file: source.path.clone(),
                 line: Some(line),
                 problem: format!("`{key}`: {problem}"),
@@ -79,22 +79,22 @@ fn hear(said: &mut Said, source: &Source) -> Result<(), Located> {
     for (line, word) in heard {
         (said.file, said.line) = (source.path.clone(), line);
         match word {
-            Word::Class(class) => said.class = class,
-            Word::Upload(mbit) => said.upload_mbit = mbit,
-            Word::Download(mbit) => said.download_mbit = mbit,
+            UnitSetting::Class(class) => said.class = class,
+            UnitSetting::Upload(mbit) => said.upload_mbit = mbit,
+            UnitSetting::Download(mbit) => said.download_mbit = mbit,
         }
     }
     Ok(())
 }
 
 /// What one line says; None takes it back.
-enum Word {
+enum UnitSetting {
     Class(Option<Class>),
     Upload(Option<f64>),
     Download(Option<f64>),
 }
 
-impl Word {
+impl UnitSetting {
     fn of(key: &str, value: &str) -> Result<Self, String> {
         let limit = || match value {
             "" => Ok(None),
@@ -118,7 +118,7 @@ impl Word {
     }
 }
 
-fn rule(unit: &str, class: Class, said: &Said) -> ClassRule {
+fn rule(unit: &str, class: Class, said: &UnitRule) -> ClassRule {
     ClassRule {
         conditions: Conditions {
             unit: Some(unit.replace("@.", "@*.")),

@@ -14,7 +14,7 @@ use super::nearest::nearest;
 const COLUMNS: usize = 100;
 
 /// A key as it is declared.
-pub struct Key {
+pub struct ConfigKey {
     pub name: &'static str,
     pub doc: &'static [&'static str],
     pub default: fn() -> Option<toml::Value>,
@@ -37,7 +37,7 @@ pub enum Absent {
 /// The struct that holds a section's values.
 pub trait Declared {
     const ABOUT: &'static [&'static str];
-    const KEYS: &'static [Key];
+    const KEYS: &'static [ConfigKey];
     const MATCHING: &'static [&'static Matching];
 }
 
@@ -45,7 +45,7 @@ pub trait Declared {
 /// where no default can be shown. A key whose default is out of its own range must be given.
 macro_rules! key {
     ($([$doc:literal])* $key:ident: $type:ty = $default:expr, [$($example:literal)?] [$($least:literal..=$most:expr)?]) => {
-        $crate::config::key::Key {
+        $crate::config::key::ConfigKey {
             name: stringify!($key),
             doc: &[$($doc),*],
             default: || toml::Value::try_from::<$type>($default).ok(),
@@ -84,7 +84,7 @@ macro_rules! section {
 
         impl $crate::config::key::Declared for $name {
             const ABOUT: &'static [&'static str] = &[$($about),*];
-            const KEYS: &'static [$crate::config::key::Key] = &[$(
+            const KEYS: &'static [$crate::config::key::ConfigKey] = &[$(
                 $crate::config::key::key!($([$doc])* $key: $type = $default, [$($example)?] [$($least..=$most)?]),
             )*];
             const MATCHING: &'static [&'static $crate::config::matching::Matching] = &[$(&$matching)?];
@@ -94,7 +94,7 @@ macro_rules! section {
 
 pub(super) use {key, section};
 
-impl Key {
+impl ConfigKey {
     pub fn absent(&self) -> Absent {
         match (self.default)() {
             Some(default) if self.in_range(&default) => Absent::Default(default),

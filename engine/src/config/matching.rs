@@ -7,7 +7,7 @@ use super::ConfigError;
 const OF_PROCESSES: [&str; 5] = ["exe", "cmdline", "user", "unit", "cgroup"];
 
 /// Whether a table's rules must have a condition.
-pub enum Given {
+pub enum Presence {
     Must,
     May,
     /// This value counts where it is not given.
@@ -16,7 +16,7 @@ pub enum Given {
 
 /// Which conditions a table can enforce.
 pub struct Matching {
-    pub accepts: &'static [(&'static str, Given)],
+    pub accepts: &'static [(&'static str, Presence)],
     /// Why it can enforce no others.
     pub why: &'static str,
     /// What to do in place of a condition on the process, and on the ends of its packets.

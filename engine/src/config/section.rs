@@ -2,8 +2,8 @@
 //! A section of the configuration as it is declared: its keys, and its part of the commented default file.
 
 use super::conditions::Conditions;
-use super::key::{Absent, Declared, Key, comment};
-use super::matching::{Given, Matching};
+use super::key::{Absent, ConfigKey, Declared, comment};
+use super::matching::{Matching, Presence};
 
 /// A section of the configuration as it is declared.
 pub struct Section {
@@ -11,7 +11,7 @@ pub struct Section {
     /// A list: written as often as wanted, each time with two brackets.
     pub repeated: bool,
     about: &'static [&'static str],
-    own: &'static [Key],
+    own: &'static [ConfigKey],
     /// Where its entries also have conditions.
     pub matching: Option<&'static Matching>,
 }
@@ -38,14 +38,14 @@ impl Section {
     }
 
     /// All keys, conditions first, with what counts where they are absent.
-    pub fn keys(&self) -> Vec<(&'static Key, Absent)> {
+    pub fn keys(&self) -> Vec<(&'static ConfigKey, Absent)> {
         let accepts = self.matching.map(|matching| matching.accepts).unwrap_or_default();
         let conditions = Conditions::KEYS.iter().filter_map(|key| {
             let (_, given) = accepts.iter().find(|(name, _)| *name == key.name)?;
             let absent = match given {
-                Given::Must => Absent::Refused,
-                Given::May => Absent::Nothing,
-                Given::Else(value) => Absent::Default((*value).into()),
+                Presence::Must => Absent::Refused,
+                Presence::May => Absent::Nothing,
+                Presence::Else(value) => Absent::Default((*value).into()),
             };
             Some((key, absent))
         });

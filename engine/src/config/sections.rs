@@ -9,8 +9,8 @@ use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::conditions::Conditions;
-use super::key::{Absent, Key, key, section};
-use super::matching::{Given, Matching};
+use super::key::{Absent, ConfigKey, key, section};
+use super::matching::{Matching, Presence};
 use super::section::Section;
 use crate::model::{Class, Dscp, Mark};
 
@@ -45,7 +45,7 @@ pub struct Config {
     pub rule: Vec<ClassRule>,
 }
 
-pub(super) const TOP_KEYS: &[Key] = &[
+pub(super) const TOP_KEYS: &[ConfigKey] = &[
     key!(
         ["The managed interface. Without it, and without `interfaces`, all that have a default route are managed, at most"]
         ["8. `--interface` wins over both."]
@@ -380,7 +380,7 @@ section! {
 }
 
 const DEADLINE: Matching = Matching {
-    accepts: &[("protocol", Given::Else("udp")), ("port", Given::Must)],
+    accepts: &[("protocol", Presence::Else("udp")), ("port", Presence::Must)],
     why: "a deadline is looked up by the packet's protocol and remote port only",
     instead_of_process: "the program can give its packets a deadline itself (SO_TXTIME, see docs/queue.md)",
     instead_of_ends: "leave it out, so that the rule holds for every packet to `port`",
@@ -400,9 +400,9 @@ section! {
 
 const BACKGROUND: Matching = Matching {
     accepts: &[
-        ("address", Given::Must),
-        ("port", Given::Must),
-        ("local_port", Given::May),
+        ("address", Presence::Must),
+        ("port", Presence::Must),
+        ("local_port", Presence::May),
     ],
     why: "background flows are told apart by address and port only",
     instead_of_process: "run the program at nice 19 (`Nice=19` in its unit), and its sockets are background",
@@ -434,11 +434,11 @@ pub enum SchedPolicyName {
 
 const REALTIME: Matching = Matching {
     accepts: &[
-        ("exe", Given::May),
-        ("cmdline", Given::May),
-        ("user", Given::May),
-        ("unit", Given::May),
-        ("cgroup", Given::May),
+        ("exe", Presence::May),
+        ("cmdline", Presence::May),
+        ("user", Presence::May),
+        ("unit", Presence::May),
+        ("cgroup", Presence::May),
     ],
     why: "a process is matched when it starts, before it has sent anything",
     instead_of_process: "leave it out",
@@ -489,9 +489,9 @@ section! {
 
 const CHAIN: Matching = Matching {
     accepts: &[
-        ("protocol", Given::Else("udp")),
-        ("local_port", Given::Must),
-        ("user", Given::Else("root")),
+        ("protocol", Presence::Else("udp")),
+        ("local_port", Presence::Must),
+        ("user", Presence::Else("root")),
     ],
     why: "a service is told by its protocol, local port and user only",
     instead_of_process: "[[realtime]] matches processes by it",
@@ -560,17 +560,17 @@ section! {
 
 const RULE: Matching = Matching {
     accepts: &[
-        ("exe", Given::May),
-        ("cmdline", Given::May),
-        ("user", Given::May),
-        ("unit", Given::May),
-        ("cgroup", Given::May),
-        ("protocol", Given::May),
-        ("address", Given::May),
-        ("port", Given::May),
-        ("local_port", Given::May),
-        ("dscp", Given::May),
-        ("interface", Given::May),
+        ("exe", Presence::May),
+        ("cmdline", Presence::May),
+        ("user", Presence::May),
+        ("unit", Presence::May),
+        ("cgroup", Presence::May),
+        ("protocol", Presence::May),
+        ("address", Presence::May),
+        ("port", Presence::May),
+        ("local_port", Presence::May),
+        ("dscp", Presence::May),
+        ("interface", Presence::May),
     ],
     why: "a class is given to a flow and its process",
     instead_of_process: "leave it out",

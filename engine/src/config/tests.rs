@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::key::{Absent, Key};
+use super::key::{Absent, ConfigKey};
 use super::section::Section;
 use super::*;
 
@@ -329,9 +329,9 @@ fn an_integer_capacity_is_accepted() {
 }
 
 /// A section's text in which everything that must be given is given, and this key has this value.
-fn with(section: &Section, key: &Key, value: &str) -> String {
+fn with(section: &Section, key: &ConfigKey, value: &str) -> String {
     let keys = section.keys();
-    let needs = |other: &Key, absent: &Absent| {
+    let needs = |other: &ConfigKey, absent: &Absent| {
         matches!(absent, Absent::Refused)
             || ["user", "class"].contains(&other.name)
             || (section.name, other.name) == ("uplink", "interface")
@@ -353,12 +353,12 @@ fn with(section: &Section, key: &Key, value: &str) -> String {
     text + &format!("{} = {value}\n", key.name)
 }
 
-fn every_key() -> impl Iterator<Item = (&'static Section, &'static Key)> {
+fn every_key() -> impl Iterator<Item = (&'static Section, &'static ConfigKey)> {
     let keys = |section: &'static Section| section.keys().into_iter().map(move |(key, _)| (section, key));
     SECTIONS.iter().flat_map(keys)
 }
 
-fn takes(key: &Key, text: &str) -> bool {
+fn takes(key: &ConfigKey, text: &str) -> bool {
     let table: toml::Table = format!("x = {text}").parse().unwrap();
     (key.read)(&table["x"]).is_ok()
 }

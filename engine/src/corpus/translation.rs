@@ -104,7 +104,7 @@ fields! {
     Arrived { passed_bytes, ordered_bytes }
     Counted { limits, orders }
     Passed { passed_bytes, passed_packets, dropped_packets, waiting_packets, waiting_bytes }
-    downlink::Plan { links, mtu_bytes, limits, orders }
+    downlink::DetourPlan { links, mtu_bytes, limits, orders }
 
     // Other devices of the group.
     Filtered { off_link, malformed, older_version, older_from }
@@ -193,7 +193,7 @@ kinds! {
     RefusalReason { Own, Others, Full, Share, Late, }
     Backend { Qdisc, Htb, None, }
     RateSource { Configuration, Device, Measured, }
-    queue::Request { Set(plan), Tune(tuning), }
+    queue::QueueRequest { Set(plan), Tune(tuning), }
 }
 
 /// Of kinds that have another name in the engine: that of the recording, the subject's, and its own name there.

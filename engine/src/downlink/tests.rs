@@ -21,8 +21,8 @@ fn arrival(ifindex: u32, name: &str) -> Arrival {
     }
 }
 
-fn plan(links: &[(u32, &str)], numbers: &[LimitNumber]) -> Option<Plan> {
-    Some(Plan {
+fn plan(links: &[(u32, &str)], numbers: &[LimitNumber]) -> Option<DetourPlan> {
+    Some(DetourPlan {
         mtu_bytes: 0,
         links: links
             .iter()
@@ -194,9 +194,9 @@ const RATE: DownloadRate = DownloadRate {
     said_in: "[link]",
 };
 
-fn ordering(links: &[(u32, &str)], numbers: &[LimitNumber]) -> Option<Plan> {
+fn ordering(links: &[(u32, &str)], numbers: &[LimitNumber]) -> Option<DetourPlan> {
     let orders = BTreeMap::from([(ETH, RATE.most())]);
-    plan(links, numbers).map(|plan| Plan { orders, ..plan })
+    plan(links, numbers).map(|plan| DetourPlan { orders, ..plan })
 }
 
 #[test]

@@ -40,12 +40,12 @@ pub struct ShortfallView {
     pub cause: Cause,
 }
 
-type Key = (Asked, u32);
+type AskedOn = (Asked, u32);
 
 #[derive(Debug, Default)]
 pub struct Shortfalls {
-    known: BTreeMap<Key, Shortfall>,
-    of_flows: BTreeMap<(Cookie, Way), Key>,
+    known: BTreeMap<AskedOn, Shortfall>,
+    of_flows: BTreeMap<(Cookie, Way), AskedOn>,
 }
 
 #[derive(Debug)]
@@ -59,10 +59,10 @@ struct Shortfall {
 
 /// What was found of one direction of a flow.
 #[derive(Debug)]
-pub struct Found {
+pub struct WayEnforcement {
     cookie: Cookie,
     way: Way,
-    key: Option<Key>,
+    key: Option<AskedOn>,
     /// None where it is not known yet.
     enforced: Option<Result<String, Lack>>,
     rule: String,
@@ -97,7 +97,7 @@ impl Shortfalls {
     }
 
     /// Whether that is news.
-    fn note(&mut self, now: Duration, (cookie, way): (Cookie, Way), key: Key, rule: &str, why: &Lack) -> bool {
+    fn note(&mut self, now: Duration, (cookie, way): (Cookie, Way), key: AskedOn, rule: &str, why: &Lack) -> bool {
         if self.of_flows.get(&(cookie, way)) != Some(&key) {
             self.end_way(cookie, way);
         }
@@ -122,9 +122,9 @@ impl Shortfalls {
     }
 
     /// What has changed with these.
-    pub fn follow(&mut self, now: Duration, found: Vec<Found>, overview: Overview<'_>) -> Vec<Change> {
+    pub fn follow(&mut self, now: Duration, found: Vec<WayEnforcement>, overview: Overview<'_>) -> Vec<Change> {
         let mut changes = Vec::new();
-        for Found {
+        for WayEnforcement {
             cookie,
             way,
             key,
@@ -144,7 +144,7 @@ impl Shortfalls {
                 (Some(_), Some(Ok(link))) => {
                     let was = self.of_flows.get(&(cookie, way)).copied();
                     self.end_way(cookie, way);
-                    let is_over = |key: &Key| {
+                    let is_over = |key: &AskedOn| {
                         let shortfall = self.known.get(key);
                         shortfall.is_some_and(|shortfall| shortfall.flows.is_empty())
                     };
@@ -169,7 +169,7 @@ impl Shortfalls {
     pub fn views(&self, overview: Overview<'_>) -> Vec<ShortfallView> {
         let known = self.known.iter();
         let known = known.filter(|(_, shortfall)| !shortfall.flows.is_empty());
-        let view = |((asked, ifindex), shortfall): (&Key, &Shortfall)| {
+        let view = |((asked, ifindex), shortfall): (&AskedOn, &Shortfall)| {
             let (setting, shown) = overview.shown(*asked);
             let device = overview.classes.devices().get(ifindex);
             ShortfallView {
@@ -199,14 +199,14 @@ impl Shortfalls {
 
 impl Overview<'_> {
     /// Of each direction of these flows; those of which it is too early to say anything are left out.
-    pub fn found_of(self, cookies: &[Cookie]) -> Vec<Found> {
+    pub fn found_of(self, cookies: &[Cookie]) -> Vec<WayEnforcement> {
         let ways = cookies
             .iter()
             .flat_map(|cookie| [Way::Sent, Way::Received].map(|way| (*cookie, way)));
         let found = |(cookie, way): (Cookie, Way)| {
             let tracked = self.flows.get(cookie)?;
             let key = Asked::of_way(&tracked.judged.verdict, way).map(|asked| (asked, tracked.flow.ifindex));
-            Some(Found {
+            Some(WayEnforcement {
                 cookie,
                 way,
                 key,
@@ -217,7 +217,12 @@ impl Overview<'_> {
         ways.filter_map(found).collect()
     }
 
-    fn shortfall_change(&self, cookie: Cookie, (asked, ifindex): Key, now: Result<String, String>) -> Option<Change> {
+    fn shortfall_change(
+        &self,
+        cookie: Cookie,
+        (asked, ifindex): AskedOn,
+        now: Result<String, String>,
+    ) -> Option<Change> {
         let tracked = self.flows.get(cookie)?;
         let (setting, shown) = self.shown(asked);
         let device = self.classes.devices().get(&ifindex);
@@ -252,7 +257,7 @@ impl Overview<'_> {
 }
 
 /// Leaves those out that have not been short for long.
-pub fn settled(now: Duration, flows: &mut Flows, mut found: Vec<Found>) -> Vec<Found> {
+pub fn settled(now: Duration, flows: &mut Flows, mut found: Vec<WayEnforcement>) -> Vec<WayEnforcement> {
     found.retain(|one| {
         let is_short = matches!(one.enforced, Some(Err(_)));
         let Some(tracked) = flows.get_mut(one.cookie) else {

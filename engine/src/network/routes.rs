@@ -12,7 +12,7 @@ use super::{Network, WAYS};
 use crate::background::nice::{self, Reniced};
 use crate::change::{Change, Reason, Setting, Subject, Value};
 use crate::class::by_hand::SetByHand;
-use crate::class::flows::Judged;
+use crate::class::flows::JudgedFlows;
 use crate::class::{Rules, of_choice};
 use crate::downlink::{self, Arrival, Arrived, Counted, Downlink, LeftOut, Way};
 use crate::enforcement::arriving::is_late;
@@ -248,7 +248,7 @@ impl Network {
         self.follow_judged(now, judged);
     }
 
-    fn follow_judged(&mut self, now: Duration, judged: Judged) {
+    fn follow_judged(&mut self, now: Duration, judged: JudgedFlows) {
         self.actions.extend(judged.actions.into_iter().map(Action::Class));
         self.note_all(now, judged.changes);
         self.follow_background(now, &judged.cookies);
@@ -475,7 +475,7 @@ impl Network {
 
     fn follow_download_rates(&mut self, now: Duration) {
         let rates = self.links.download_rates();
-        if self.classes.tell_by_marks(!rates.is_empty()) {
+        if self.classes.set_marks_count(!rates.is_empty()) {
             self.judge_all(now);
         }
         let wanted = self.downloads.follow_rates(rates);
@@ -543,7 +543,7 @@ impl Network {
         }
     }
 
-    fn ask_detour(&mut self, way: Way, wanted: Option<Option<downlink::Plan>>) {
+    fn ask_detour(&mut self, way: Way, wanted: Option<Option<downlink::DetourPlan>>) {
         let action = wanted.map(|plan| downlink::Action::Set { way, plan });
         self.actions.extend(action.map(Action::Downlink));
     }
@@ -630,7 +630,7 @@ impl Network {
 
     /// Reports that are due.
     fn report(&mut self, now: Duration) {
-        let senders = self.limiter.told(&self.flows, medium!(self));
+        let senders = self.limiter.reported(&self.flows, medium!(self));
         while let Some(report) = self.neighbourhood.poll_report(now, &senders) {
             if report.to.is_none() {
                 self.limiter.note_told(&self.flows, medium!(self));

@@ -10,7 +10,7 @@ use crate::class::Verdict;
 use crate::model::{Class, Protocol, unit_of};
 use crate::queue::QueueView;
 use crate::sockets::flows::Tracked;
-use crate::sockets::goodput::Rates;
+use crate::sockets::goodput::GoodputRates;
 use crate::sockets::setting::segments;
 use crate::status::{FlowView, ForwardedView, NeighbourView, NetworkStatus, PolicyView, ReportView};
 
@@ -90,7 +90,7 @@ impl Network {
 
     fn flow_view(&self, tracked: &Tracked, now: Duration) -> FlowView {
         let (flow, overview) = (&tracked.flow, self.overview());
-        let Rates {
+        let GoodputRates {
             sent_mbit,
             received_mbit,
         } = tracked.goodput.rates(now);

@@ -13,7 +13,7 @@ use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use rand_chacha::rand_core::CryptoRng;
 
-use super::Refusal;
+use super::DatagramRefusal;
 
 /// No datagram is longer; a receiver's buffer must hold one byte more, to notice those that are.
 pub const MAX_DATAGRAM_BYTES: usize = 512;
@@ -180,11 +180,11 @@ impl Keyring {
         (datagram.len() <= MAX_DATAGRAM_BYTES).then_some(datagram)
     }
 
-    pub fn open(&self, datagram: &[u8]) -> Result<Vec<u8>, Refusal> {
+    pub fn open(&self, datagram: &[u8]) -> Result<Vec<u8>, DatagramRefusal> {
         let (id, nonce) = read_header(datagram)?;
         let (header, sealed) = datagram.split_at(HEADER_BYTES);
         let mut named = self.0.iter().filter(|key| key.id == id).peekable();
-        named.peek().ok_or(Refusal::UnknownKey)?;
+        named.peek().ok_or(DatagramRefusal::UnknownKey)?;
         named
             .find_map(|key| {
                 let (msg, aad) = (sealed, header);
@@ -192,24 +192,24 @@ impl Keyring {
                     .decrypt(&XNonce::from(nonce), Payload { msg, aad })
                     .ok()
             })
-            .ok_or(Refusal::Forged)
+            .ok_or(DatagramRefusal::Forged)
     }
 }
 
 /// The version is judged before the length, so that every version is told apart.
-fn read_header(datagram: &[u8]) -> Result<([u8; KEY_ID_BYTES], [u8; NONCE_BYTES]), Refusal> {
-    let short = Refusal::TooShort(datagram.len());
+fn read_header(datagram: &[u8]) -> Result<([u8; KEY_ID_BYTES], [u8; NONCE_BYTES]), DatagramRefusal> {
+    let short = DatagramRefusal::TooShort(datagram.len());
     let (magic, rest) = datagram.split_first_chunk::<{ MAGIC.len() }>().ok_or(short)?;
     let (version, rest) = rest.split_first().ok_or(short)?;
     match *version {
-        _ if *magic != MAGIC => return Err(Refusal::NotOurs),
-        0 => return Err(Refusal::NotOurs),
+        _ if *magic != MAGIC => return Err(DatagramRefusal::NotOurs),
+        0 => return Err(DatagramRefusal::NotOurs),
         VERSION => {}
-        older @ ..VERSION => return Err(Refusal::OlderVersion(older)),
-        future => return Err(Refusal::FutureVersion(future)),
+        older @ ..VERSION => return Err(DatagramRefusal::OlderVersion(older)),
+        future => return Err(DatagramRefusal::FutureVersion(future)),
     }
     if datagram.len() > MAX_DATAGRAM_BYTES {
-        return Err(Refusal::TooLong(datagram.len()));
+        return Err(DatagramRefusal::TooLong(datagram.len()));
     }
     let (id, rest) = rest.split_first_chunk().ok_or(short)?;
     let (nonce, sealed) = rest.split_first_chunk().ok_or(short)?;

@@ -17,7 +17,7 @@ use rand_chacha::rand_core::Rng;
 
 use super::codec::{self, Purpose, Report, Sender};
 use super::seal::{MAX_CONTENT_BYTES, TAG_BYTES};
-use super::{Heard, Refusal};
+use super::{DatagramRefusal, Heard};
 
 /// The most other devices believed at the same time.
 pub const MAX_BELIEVED: usize = 64;
@@ -130,7 +130,7 @@ struct Window {
 impl Window {
     /// Only a counter above all others is news. An older one that was never seen was overtaken on its way;
     /// one that was seen, or is too old to tell, is a replay.
-    fn advance(&mut self, counter: u64) -> Result<(), Refusal> {
+    fn advance(&mut self, counter: u64) -> Result<(), DatagramRefusal> {
         if self.seen == 0 || counter > self.highest {
             let step = u32::try_from(counter - self.highest).unwrap_or(u32::MAX);
             self.seen = self.seen.checked_shl(step).unwrap_or(0) | 1;
@@ -143,9 +143,9 @@ impl Window {
         match bit {
             Some(bit) if self.seen & bit == 0 => {
                 self.seen |= bit;
-                Err(Refusal::Stale)
+                Err(DatagramRefusal::Stale)
             }
-            _ => Err(Refusal::Replayed),
+            _ => Err(DatagramRefusal::Replayed),
         }
     }
 }
@@ -250,9 +250,15 @@ impl Sessions {
     }
 
     /// Takes in an authentic report. What is refused changes nothing that is believed.
-    pub fn hear(&mut self, now: Duration, from: IpAddr, report: Report, rng: &mut impl Rng) -> Result<Heard, Refusal> {
+    pub fn hear(
+        &mut self,
+        now: Duration,
+        from: IpAddr,
+        report: Report,
+        rng: &mut impl Rng,
+    ) -> Result<Heard, DatagramRefusal> {
         if report.session == self.own {
-            return Err(Refusal::OwnEcho);
+            return Err(DatagramRefusal::OwnEcho);
         }
         let is_ours = |echo: &u64| *echo == self.challenge || Some(*echo) == self.challenge_before;
         let proof = report.echoes.iter().any(is_ours);
@@ -273,7 +279,7 @@ impl Sessions {
             return if believed_before {
                 Ok(Heard::Left)
             } else {
-                Err(Refusal::Unbelieved)
+                Err(DatagramRefusal::Unbelieved)
             };
         }
         session.believed |= proof;
@@ -288,7 +294,7 @@ impl Sessions {
         if !session.believed {
             self.make_room(now, false, MAX_CANDIDATES, rng);
             self.known.push(session);
-            return Err(Refusal::Unbelieved);
+            return Err(DatagramRefusal::Unbelieved);
         }
         let may_ask = session.answered.is_none_or(|at| now >= at + ANSWER_GAP);
         session.answer_owed |= report.purpose == Purpose::Asking && may_ask;
@@ -422,13 +428,13 @@ mod tests {
     fn only_a_higher_counter_is_news() {
         let mut window = Window::default();
         assert_eq!(window.advance(7), Ok(()));
-        assert_eq!(window.advance(7), Err(Refusal::Replayed));
+        assert_eq!(window.advance(7), Err(DatagramRefusal::Replayed));
         assert_eq!(window.advance(9), Ok(()));
-        assert_eq!(window.advance(8), Err(Refusal::Stale));
-        assert_eq!(window.advance(8), Err(Refusal::Replayed));
+        assert_eq!(window.advance(8), Err(DatagramRefusal::Stale));
+        assert_eq!(window.advance(8), Err(DatagramRefusal::Replayed));
         assert_eq!(window.advance(u64::MAX), Ok(()));
-        assert_eq!(window.advance(9), Err(Refusal::Replayed));
-        assert_eq!(window.advance(u64::MAX), Err(Refusal::Replayed));
+        assert_eq!(window.advance(9), Err(DatagramRefusal::Replayed));
+        assert_eq!(window.advance(u64::MAX), Err(DatagramRefusal::Replayed));
     }
 
     /// One datagram of a member with the longest interval, and then nothing any more: its senders count for five minutes at most.

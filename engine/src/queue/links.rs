@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::contest::Contest;
 use super::measured::Socket;
 use super::traffic::QueueCounters;
-use super::{Backends, Plan, Queue, QueueView, Request, Uplink};
+use super::{Backends, Plan, Queue, QueueRequest, QueueView, Uplink};
 use crate::back_off::BackOff;
 use crate::change::Change;
 use crate::class::PacketRule;
@@ -95,7 +95,7 @@ pub struct LinkView {
 pub struct LinkRequest {
     pub ifindex: u32,
     pub name: String,
-    pub request: Request,
+    pub request: QueueRequest,
 }
 
 /// A request is this, of a link; and what has changed without one.
@@ -110,7 +110,7 @@ pub struct Links {
     blank: Queue,
     /// `[link]`'s rate is of this one: the preferred one, as far as is known.
     first: Option<u32>,
-    links: BTreeMap<u32, Link>,
+    links: BTreeMap<u32, ManagedLink>,
     order: Vec<u32>,
     /// With other tools, for the roots of links that left since; and how often these had lost their carriers.
     contests: BTreeMap<u32, (Contest, u32)>,
@@ -120,7 +120,7 @@ pub struct Links {
     subnets: BTreeMap<u32, Vec<Prefix>>,
 }
 
-struct Link {
+struct ManagedLink {
     queue: Queue,
     name: String,
     came: Duration,
@@ -211,7 +211,7 @@ impl Links {
         request.map(|request| ask(ifindex, &name, request))
     }
 
-    fn begin(&mut self, now: Duration, uplink: &Uplink) -> Link {
+    fn begin(&mut self, now: Duration, uplink: &Uplink) -> ManagedLink {
         let mut queue = self.blank.clone();
         if let Some((contest, losses)) = self.contests.remove(&uplink.ifindex)
             && losses == uplink.carrier_losses
@@ -223,7 +223,7 @@ impl Links {
         if until.is_some() {
             queue.view.why = format!("{} comes and goes; it waits longer each time", uplink.name);
         }
-        Link {
+        ManagedLink {
             queue,
             name: uplink.name.clone(),
             came: now,
@@ -246,7 +246,7 @@ impl Links {
             }
             if let Some(change) = link.queue.vanish() {
                 changes.push(change);
-                actions.push(ask(ifindex, &link.name, Request::Set(None)));
+                actions.push(ask(ifindex, &link.name, QueueRequest::Set(None)));
             }
         }
         (changes, actions)
@@ -254,11 +254,11 @@ impl Links {
 
     /// It has left, and nothing of ours is there any more.
     fn forget_left(&mut self, ifindex: u32) {
-        let has_left = |link: &Link| link.queue.leaves && link.queue.is_gone();
+        let has_left = |link: &ManagedLink| link.queue.leaves && link.queue.is_gone();
         if !self.links.get(&ifindex).is_some_and(has_left) {
             return;
         }
-        let Some(Link { queue, .. }) = self.links.remove(&ifindex) else {
+        let Some(ManagedLink { queue, .. }) = self.links.remove(&ifindex) else {
             return;
         };
         if let (true, Some(uplink)) = (queue.contest.began, queue.uplink) {
@@ -374,7 +374,7 @@ impl Links {
 
     /// When [`Self::try_again`] is next worth calling.
     pub fn next_try(&self) -> Option<Duration> {
-        let of = |link: &Link| {
+        let of = |link: &ManagedLink| {
             let left = link.left.filter(|_| !link.queue.leaves).map(|left| left + LINGERS);
             let waits = link.waits.as_ref().map(|(until, _)| *until);
             [left, waits, link.queue.next_try()].into_iter().flatten().min()
@@ -549,7 +549,7 @@ impl Links {
     }
 }
 
-fn ask(ifindex: u32, name: &str, request: Request) -> LinkRequest {
+fn ask(ifindex: u32, name: &str, request: QueueRequest) -> LinkRequest {
     LinkRequest {
         ifindex,
         name: name.to_owned(),

@@ -131,7 +131,7 @@ impl From<&Flow> for Socket {
 
 /// All bands together.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Passed {
+pub struct LinkCounters {
     pub sent_bytes: u64,
     pub backlog_bytes: u64,
     /// Of these, what TCP sockets of this machine have sent; as far as the queue can tell it from the rest.
@@ -142,7 +142,7 @@ pub struct Passed {
 /// What the rate was found from last.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Found {
+pub enum RateEvidence {
     /// No socket has told anything yet: nothing is paced.
     #[default]
     Nothing,
@@ -155,7 +155,7 @@ pub enum Found {
     /// A queue stands below however little we send: somebody else's. Nothing is paced for a while.
     Others,
     /// Nobody asks for more, or nobody tells: it stays.
-    Held,
+    LinkSample,
 }
 
 /// For `status`.
@@ -171,7 +171,7 @@ pub struct MeasuredView {
     /// Deadlines are promised by these two.
     #[serde(default)]
     pub promises: bool,
-    pub found: Found,
+    pub found: RateEvidence,
     /// The wait in the queue below ours, as of when it was last measured.
     pub below_us: u64,
     /// Of what the queue sends, so much is told by TCP sockets.
@@ -184,14 +184,14 @@ impl MeasuredView {
     /// The rate and how it was found, in a few words.
     pub fn shown(&self) -> String {
         let how = match self.found {
-            Found::Nothing => return "nothing has told its rate yet, and nothing is paced".to_owned(),
-            Found::Delivered => "so much arrives while a queue stands below",
-            Found::Raised => "no queue forms below, so it is raised",
-            Found::Lowered => "a queue stands below, so less is sent until it is gone",
-            Found::Others => {
+            RateEvidence::Nothing => return "nothing has told its rate yet, and nothing is paced".to_owned(),
+            RateEvidence::Delivered => "so much arrives while a queue stands below",
+            RateEvidence::Raised => "no queue forms below, so it is raised",
+            RateEvidence::Lowered => "a queue stands below, so less is sent until it is gone",
+            RateEvidence::Others => {
                 "a queue stands below however little is sent: others share the link, and nothing is paced for a while"
             }
-            Found::Held => "it holds: nobody fills the link, or nobody tells",
+            RateEvidence::LinkSample => "it holds: nobody fills the link, or nobody tells",
         };
         let mbit = |rate: Option<u64>| rate.map_or(0.0, |rate| rate as f64 / 125e3);
         let promises = if self.promises {
@@ -223,7 +223,7 @@ pub struct Promise {
 
 /// A pass in which the link told its rate.
 #[derive(Clone, Copy)]
-struct Held {
+struct LinkSample {
     at: Duration,
     passed_s: f64,
     rate: f64,
@@ -252,14 +252,14 @@ struct Curve(VecDeque<(Duration, f64)>);
 
 #[derive(Clone)]
 pub struct Measured {
-    sockets: BTreeMap<Cookie, Known>,
+    sockets: BTreeMap<Cookie, KnownSocket>,
     /// By our queue: of all, and of TCP.
     sent: Curve,
     tcp_sent: Curve,
     /// With headers, what sockets tell.
     delivered: Curve,
     entered: Entered,
-    latest: Option<(Duration, Passed)>,
+    latest: Option<(Duration, LinkCounters)>,
     rate: Option<f64>,
     /// When it was last seen to carry just that.
     carried: f64,
@@ -276,7 +276,7 @@ pub struct Measured {
     /// Until when others have the queue below, and how long we stay away the next time.
     withdrawn_until: Option<Duration>,
     withdraws_for: Duration,
-    held: VecDeque<Held>,
+    held: VecDeque<LinkSample>,
     /// For how long, since somebody told the rate, it was what limited the senders.
     untold_s: f64,
     /// The latest pass that was judged.
@@ -294,7 +294,7 @@ struct GivesWay {
 }
 
 #[derive(Clone, Copy)]
-struct Known {
+struct KnownSocket {
     seen: Duration,
     socket: Socket,
     /// Bytes, fading.
@@ -371,7 +371,7 @@ impl Measured {
     }
 
     /// Takes in a pass.
-    pub fn observe(&mut self, now: Duration, sockets: &[Socket], passed: Passed) {
+    pub fn observe(&mut self, now: Duration, sockets: &[Socket], passed: LinkCounters) {
         let before = self.latest.replace((now, passed));
         let Some((then, before)) = before.filter(|(_, before)| before.sent_bytes <= passed.sent_bytes) else {
             // The first, or another queue's.
@@ -383,20 +383,20 @@ impl Measured {
             return;
         }
         let shown = self.add(now, passed_s, sockets, before, passed);
-        self.view.found = Found::Held;
+        self.view.found = RateEvidence::LinkSample;
         let is_told = shown.is_some_and(|shown| {
             // While nothing is under way, nothing is forgotten.
             self.falls *= (-passed_s / VARIES_FOR_S).exp();
             self.judge(now, &shown, before, passed)
         });
         self.doubt(is_told, passed_s, (passed.sent_bytes - before.sent_bytes) as f64);
-        self.tell(now);
+        self.publish(now);
     }
 
     /// The queue is another one, or the link is: sums begin anew.
     fn begin(&mut self, now: Duration, sockets: &[Socket]) {
         (self.sent, self.tcp_sent, self.delivered) = Default::default();
-        let known = |socket: &Socket| Known {
+        let known = |socket: &Socket| KnownSocket {
             seen: now,
             socket: *socket,
             delivers: 0.0,
@@ -413,8 +413,8 @@ impl Measured {
         now: Duration,
         passed_s: f64,
         sockets: &[Socket],
-        before: Passed,
-        passed: Passed,
+        before: LinkCounters,
+        passed: LinkCounters,
     ) -> Option<Shown> {
         let (mut delivered, mut entered, mut in_flight) = (0.0, 0.0, 0.0);
         let (mut round_trip_s, mut weight, mut packet) = (0.0, 0.0, 0.0_f64);
@@ -435,7 +435,7 @@ impl Measured {
             };
             let fades = (-passed_s / SIZE_OVER_S).exp();
             let acked = socket.acked_bytes.saturating_sub(since.acked_bytes) as f64;
-            let mut known = Known {
+            let mut known = KnownSocket {
                 seen: now,
                 socket: *socket,
                 delivers: known.map_or(0.0, |known| known.fades(now)),
@@ -489,8 +489,8 @@ impl Measured {
     fn least_wait_s(&self, now: Duration) -> Option<f64> {
         let now_seen = self.sockets.values().filter(|known| known.seen == now);
         let most = now_seen.clone().map(|known| known.delivers).fold(0.0, f64::max);
-        let is_witness = |known: &&Known| known.delivers > 0.0 && known.delivers >= WITNESS * most;
-        let wait_s = |known: &Known| {
+        let is_witness = |known: &&KnownSocket| known.delivers > 0.0 && known.delivers >= WITNESS * most;
+        let wait_s = |known: &KnownSocket| {
             let waits = known.socket.latest_rtt?.saturating_sub(known.socket.min_rtt?);
             Some(waits.as_secs_f64())
         };
@@ -499,7 +499,7 @@ impl Measured {
 
     /// What our queue has sent of TCP, what waits there of it, and which part of it sockets tell; of all where the queue does not
     /// know TCP.
-    fn queued(&self, passed: Passed) -> (&Curve, f64, f64) {
+    fn queued(&self, passed: LinkCounters) -> (&Curve, f64, f64) {
         let Entered { told, tcp, all } = self.entered;
         if self.entered.knows_tcp() {
             (&self.tcp_sent, passed.tcp_backlog_bytes as f64, part(told, tcp))
@@ -535,7 +535,7 @@ impl Measured {
     }
 
     /// Whether anybody has told.
-    fn judge(&mut self, now: Duration, shown: &Shown, before: Passed, passed: Passed) -> bool {
+    fn judge(&mut self, now: Duration, shown: &Shown, before: LinkCounters, passed: LinkCounters) -> bool {
         let share = part(self.entered.told, self.entered.all);
         self.view.seen_percent = (share * 100.0).round() as u32;
         if share < LEAST_SHARE {
@@ -568,7 +568,7 @@ impl Measured {
         self.view.below_us = (queue_s * 1e6) as u64;
         let stands = queue_s >= wanted_s / 2.0;
         if self.withdrawn_until.is_some_and(|until| now < until) {
-            self.view.found = Found::Others;
+            self.view.found = RateEvidence::Others;
             // What arrives beside others is our part, not the link's rate; we begin with it when we return.
             self.rate = Some(arrives);
             self.carried = arrives;
@@ -602,7 +602,7 @@ impl Measured {
         self.pace(now, queue_s, wanted_s, feedback_s);
         let is_filled = is_limited_by_us || queue_s >= steady_queue_s(packet_s) / 2.0;
         if let Some(rate) = self.rate.filter(|_| is_filled) {
-            self.held.push_back(Held {
+            self.held.push_back(LinkSample {
                 at: now,
                 passed_s: shown.passed_s,
                 rate,
@@ -630,7 +630,7 @@ impl Measured {
         let arrives = arrives.max(LEAST_BYTES_PER_S);
         let Some(rate) = self.rate else {
             (self.rate, self.carried) = (Some(arrives), arrives);
-            self.view.found = Found::Delivered;
+            self.view.found = RateEvidence::Delivered;
             return;
         };
         // A packet more or less in the time that is looked at.
@@ -648,7 +648,7 @@ impl Measured {
             rate + AVERAGED * (arrives - rate)
         };
         (self.rate, self.carried) = (Some(rate), rate);
-        self.view.found = Found::Delivered;
+        self.view.found = RateEvidence::Delivered;
     }
 
     /// However far a link falls at once, it has varied once.
@@ -677,7 +677,7 @@ impl Measured {
         let step = (first * ((empty_s - waits_s) / feedback_s).exp2()).min(LARGEST_STEP);
         // However often passes come.
         self.rate = Some(rate * (1.0 + step).powf((passed_s / PASS_S).min(1.0)));
-        self.view.found = Found::Raised;
+        self.view.found = RateEvidence::Raised;
     }
 
     /// So that the queue below becomes the wanted one: by its excess within two feedback times.
@@ -686,7 +686,7 @@ impl Measured {
         let by = (1.0 + (wanted_s - queue_s) / (2.0 * feedback_s)).max(SLOWEST);
         self.paced = Some((rate * by).max(LEAST_BYTES_PER_S));
         if by < GIVES_WAY {
-            self.view.found = Found::Lowered;
+            self.view.found = RateEvidence::Lowered;
             self.give_way(now, queue_s);
         } else {
             (self.gives_way, self.withdraws_for) = (None, WITHDRAWS_FOR);
@@ -709,16 +709,16 @@ impl Measured {
             (self.paced, self.gives_way) = (None, None);
             self.withdrawn_until = Some(now + self.withdraws_for);
             self.withdraws_for = (2 * self.withdraws_for).min(WITHDRAWS_FOR_AT_MOST);
-            self.view.found = Found::Others;
+            self.view.found = RateEvidence::Others;
         }
     }
 
-    fn tell(&mut self, now: Duration) {
-        let is_old = |held: &Held| now.saturating_sub(held.at) > HELD_OVER;
+    fn publish(&mut self, now: Duration) {
+        let is_old = |held: &LinkSample| now.saturating_sub(held.at) > HELD_OVER;
         while self.held.front().is_some_and(is_old) {
             self.held.pop_front();
         }
-        let at = |percent: usize, of: fn(&Held) -> f64| {
+        let at = |percent: usize, of: fn(&LinkSample) -> f64| {
             let mut sorted: Vec<f64> = self.held.iter().map(of).collect();
             sorted.sort_by(f64::total_cmp);
             sorted.get(sorted.len() * percent / 100).copied()
@@ -736,7 +736,7 @@ impl Measured {
         self.view.held_below_us = below_s.map_or(0, |s| (s * 1e6) as u64);
         self.view.varies_percent = (self.varies() * 100.0).round() as u32;
         if self.rate.is_none() {
-            self.view.found = Found::Nothing;
+            self.view.found = RateEvidence::Nothing;
         }
     }
 }
@@ -750,7 +750,7 @@ fn steady_queue_s(packet_s: f64) -> f64 {
     STEADY_QUEUE_S.max(STEADY_QUEUE_PACKETS * packet_s)
 }
 
-impl Known {
+impl KnownSocket {
     /// In the mean of late: of an application that writes little at a time they are short.
     fn segment_bytes(&self, full: f64) -> f64 {
         let mean = self.acked / self.segments.max(1.0);

@@ -60,15 +60,15 @@ fn marking(text: &str) -> Queue {
 }
 
 /// The queue that is asked for; None where ours is to go.
-fn put_up(request: Request) -> Option<Plan> {
+fn put_up(request: QueueRequest) -> Option<Plan> {
     match request {
-        Request::Set(plan) => plan,
+        QueueRequest::Set(plan) => plan,
         other => panic!("no queue is put up by {other:?}"),
     }
 }
 
 /// The link as it is now, with the rate that `rate` says.
-fn see(queue: &mut Queue, uplink: Option<Uplink>) -> Option<Request> {
+fn see(queue: &mut Queue, uplink: Option<Uplink>) -> Option<QueueRequest> {
     let rate = queue.rate.clone();
     queue.observe(NOW, uplink, rate)
 }
@@ -175,7 +175,7 @@ fn what_the_queue_tells_of_tcp_is_added_up_and_what_it_does_not_tell_counts_as_t
         }),
         ..Served::default()
     });
-    let Passed {
+    let LinkCounters {
         sent_bytes,
         backlog_bytes,
         tcp_sent_bytes,
@@ -215,7 +215,7 @@ fn what_is_found_is_tuned_quietly_and_once() {
     let mut tunings = 0;
     for at in 0..20 {
         if let Some(request) = pass(&mut queue, at, 83) {
-            assert!(matches!(request, Request::Tune(_)), "{request:?}");
+            assert!(matches!(request, QueueRequest::Tune(_)), "{request:?}");
             assert_eq!(queue.conclude(NOW, Ok(())), (None, None), "nothing to explain");
             tunings += 1;
         }
@@ -333,7 +333,7 @@ fn a_new_rate_and_a_new_mtu_are_tuned_quietly() {
         mtu_bytes: 9000,
         ..ours(cable())
     };
-    let Some(Request::Tune(tuning)) = see(&mut queue, Some(slower.clone())) else {
+    let Some(QueueRequest::Tune(tuning)) = see(&mut queue, Some(slower.clone())) else {
         panic!("not a tuning");
     };
     assert_eq!(
@@ -388,14 +388,14 @@ fn theirs() -> Uplink {
 }
 
 /// The same queue, one moment later.
-fn see_at(queue: &mut Queue, now: Duration, uplink: Uplink) -> Option<Request> {
+fn see_at(queue: &mut Queue, now: Duration, uplink: Uplink) -> Option<QueueRequest> {
     let rate = queue.rate.clone();
     queue.observe(now, Some(uplink), rate)
 }
 
 /// Another tool has deleted the queue. Returns what `status` says.
 fn take_off(queue: &mut Queue, now: Duration) -> String {
-    assert_eq!(see_at(queue, now, cable()), Some(Request::Set(None)));
+    assert_eq!(see_at(queue, now, cable()), Some(QueueRequest::Set(None)));
     let (change, next) = queue.conclude(now, Ok(()));
     assert_eq!(next, None);
     change.unwrap().why
@@ -414,7 +414,7 @@ fn comes_back(queue: &mut Queue, at: Duration) {
 #[test]
 fn a_qdisc_that_another_tool_configured_in_our_place_stays_until_it_is_gone() {
     let mut queue = in_force("");
-    assert_eq!(see(&mut queue, Some(theirs())), Some(Request::Set(None)));
+    assert_eq!(see(&mut queue, Some(theirs())), Some(QueueRequest::Set(None)));
     let (change, next) = queue.conclude(NOW, Ok(()));
     assert!(change.unwrap().why.contains("another tool has put the qdisc fq"));
     assert_eq!((next, see(&mut queue, Some(theirs()))), (None, None));
@@ -492,7 +492,7 @@ fn where_one_backend_fails_the_other_one_is_tried() {
         ..ours(cable())
     };
     assert!(
-        matches!(see(&mut queue, Some(changed)), Some(Request::Tune(_))),
+        matches!(see(&mut queue, Some(changed)), Some(QueueRequest::Tune(_))),
         "which stays"
     );
     assert_eq!((queue.next_try(), queue.conclude(NOW, Ok(())).1), (None, None));
@@ -703,7 +703,7 @@ fn what_is_limited_is_seen_where_no_queue_can_be_and_nothing_else_is() {
         let request = queue.follow(true, Vec::new()).unwrap();
         assert_eq!(put_up(request).unwrap().backend, Backend::None, "{text}");
         queue.conclude(NOW, Ok(()));
-        assert_eq!(queue.follow(false, Vec::new()), Some(Request::Set(None)), "{text}");
+        assert_eq!(queue.follow(false, Vec::new()), Some(QueueRequest::Set(None)), "{text}");
     }
 }
 
@@ -720,7 +720,7 @@ fn what_waits_is_not_lost_with_the_rate_of_its_link() {
         ..ours(cable())
     };
     let asked = see(&mut queue, Some(unknown));
-    let takes_down = |request: &Request| matches!(request, Request::Set(plan) if plan.as_ref().is_none_or(|plan| plan.backend != Backend::Qdisc));
+    let takes_down = |request: &QueueRequest| matches!(request, QueueRequest::Set(plan) if plan.as_ref().is_none_or(|plan| plan.backend != Backend::Qdisc));
     assert!(!asked.as_ref().is_some_and(takes_down), "{asked:?}");
     queue.conclude(NOW, Ok(()));
     let later = |s| NOW + Duration::from_secs(s);

@@ -19,11 +19,11 @@ use crate::model::{Class, Cookie};
 mod control;
 mod group;
 mod plain;
-mod seen;
+mod sample;
 
 use control::{Control, Phase, Why};
 use group::{HELD_BACK_SEGMENTS, Sending, median, median_wait};
-use seen::{Demand, Seen, is_told};
+use sample::{DeviceDemand, Sample, is_told};
 
 /// Pacing above the share, so that cwnd and not the pacing rate holds a connection in the long run.
 const PACING: f64 = 1.2;
@@ -160,14 +160,14 @@ impl FoundCapacity {
         (has_had_time && !member.is_repeating && leaves_room).then_some(known.bytes_per_s)
     }
 
-    fn look(
+    fn sample(
         &self,
         now: Duration,
         own: &[Sending],
         neighbours: &[Sending],
         moved_bytes: f64,
-        demands: &[Demand],
-    ) -> Option<Seen> {
+        demands: &[DeviceDemand],
+    ) -> Option<Sample> {
         let weight: f64 = own.iter().map(|one| one.weight).sum();
         let aim_s = self.control.aim_s;
         let wanting = neighbours.iter().filter(|one| one.wants_more);
@@ -180,7 +180,7 @@ impl FoundCapacity {
         let least_rtt_s = all().map(|one| one.min_rtt_s).fold(f64::INFINITY, f64::min);
         let all_repeat = own.iter().all(|one| one.is_repeating);
         let seeing = own.iter().filter(|one| all_repeat || !one.is_repeating);
-        Some(Seen {
+        Some(Sample {
             now_s: now.as_secs_f64(),
             queue_s: median(seeing.map(|one| (one.queue_s(), one.voice)))?,
             min_rtt_s: median(own.iter().map(|one| (one.min_rtt_s, one.voice)))?,
@@ -381,7 +381,7 @@ impl Allotment for FoundCapacity {
         let neighbours = self.neighbours(link);
         let demands = group::demands(link);
         self.control.is_repeating = members.iter().all(|member| member.is_repeating);
-        match self.look(now, &own, &neighbours, moved_bytes, &demands) {
+        match self.sample(now, &own, &neighbours, moved_bytes, &demands) {
             Some(seen) => self.control.step(&seen),
             None => self.control.rest(now.as_secs_f64(), !neighbours.is_empty()),
         }

@@ -126,7 +126,7 @@ impl Limiter {
     }
 
     /// What neighbours are told. What does not fit into a report is not even looked at.
-    pub fn told(&self, flows: &Flows, medium: Medium<'_>) -> Vec<Sender> {
+    pub fn reported(&self, flows: &Flows, medium: Medium<'_>) -> Vec<Sender> {
         let demand = self.policy.demand();
         let told = senders(flows, medium).map(|tracked| describe(tracked, demand));
         told.take(MAX_SENDERS).collect()

@@ -10,7 +10,7 @@ use crate::change::{Reason, Setting, Value};
 use crate::model::{CaState, Class, Cookie, Flow, FlowEvent, Process, Protocol};
 use crate::share::Member;
 use crate::sockets::goodput::Goodput;
-use crate::sockets::judged::{Judged, uid_of};
+use crate::sockets::judgement::{Judgement, uid_of};
 use crate::sockets::receiving::Receiving;
 use crate::sockets::setting::{Doubt, SettingState, shown_by};
 use crate::sockets::trace::Trace;
@@ -35,7 +35,7 @@ pub struct Tracked {
     pub receiving: Receiving,
     pub goodput: Goodput,
     pub class: Class,
-    pub judged: Judged,
+    pub judged: Judgement,
     /// Whether a queue has it, where its device does not tell.
     pub trace: Trace,
     /// What limits it, or once did.
@@ -64,7 +64,7 @@ impl Tracked {
             receiving: Receiving::default(),
             goodput: Goodput::default(),
             class: Class::Standard,
-            judged: Judged::default(),
+            judged: Judgement::default(),
             trace: Trace::default(),
             settings: BTreeMap::new(),
             queued_passes: 0,
@@ -168,7 +168,7 @@ impl Tracked {
 
 /// What a pass has shown.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct Observed {
     /// Settings whose values are not those that giveway thinks it left there: only the kernel knows whether another
     /// tool has set them, or a report of giveway's own got lost.
     pub doubtful: Vec<(Cookie, Setting, Doubt)>,
@@ -191,8 +191,8 @@ pub struct Flows {
 
 impl Flows {
     /// `all_of`: these are all sockets of that protocol.
-    pub fn observe(&mut self, now: Duration, flows: Vec<Flow>, all_of: Option<Protocol>) -> Seen {
-        let mut seen = Seen::default();
+    pub fn observe(&mut self, now: Duration, flows: Vec<Flow>, all_of: Option<Protocol>) -> Observed {
+        let mut seen = Observed::default();
         if let Some(protocol) = all_of {
             let present: BTreeSet<Cookie> = flows.iter().map(|f| f.cookie).collect();
             let known = self.tracked.values().map(|tracked| &tracked.flow);

@@ -13,19 +13,19 @@ const IDLE: Duration = Duration::from_secs(3);
 
 /// Mbit/s.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Rates {
+pub struct GoodputRates {
     pub sent_mbit: f64,
     pub received_mbit: f64,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Goodput {
-    since: Option<Counted>,
-    latest: Rates,
+    since: Option<ByteCounts>,
+    latest: GoodputRates,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Counted {
+struct ByteCounts {
     at: Duration,
     sent_bytes: u64,
     received_bytes: u64,
@@ -33,7 +33,7 @@ struct Counted {
 
 impl Goodput {
     pub fn observe(&mut self, now: Duration, flow: &Flow) {
-        let counted = Counted {
+        let counted = ByteCounts {
             at: now,
             sent_bytes: flow.acked_bytes,
             received_bytes: flow.received_bytes,
@@ -46,19 +46,19 @@ impl Goodput {
         // Where a count is less than before, it is another connection's.
         let mbit = |after: u64, before: u64| rate::mbit(after.saturating_sub(before)) / took.as_secs_f64();
         self.latest = match took <= IDLE {
-            true => Rates {
+            true => GoodputRates {
                 sent_mbit: mbit(counted.sent_bytes, before.sent_bytes),
                 received_mbit: mbit(counted.received_bytes, before.received_bytes),
             },
-            false => Rates::default(),
+            false => GoodputRates::default(),
         };
         self.since = Some(counted);
     }
 
     /// As of now.
-    pub fn rates(&self, now: Duration) -> Rates {
+    pub fn rates(&self, now: Duration) -> GoodputRates {
         let is_idle = self.since.is_none_or(|since| now.saturating_sub(since.at) > IDLE);
-        if is_idle { Rates::default() } else { self.latest }
+        if is_idle { GoodputRates::default() } else { self.latest }
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn what_is_not_looked_at_any_more_is_idle() {
         let goodput = goodput(&[(0, 0, 0), (1_000, 125_000, 0)]);
-        assert_eq!(goodput.rates(Duration::from_millis(4_001)), Rates::default());
+        assert_eq!(goodput.rates(Duration::from_millis(4_001)), GoodputRates::default());
     }
 
     #[test]
@@ -106,6 +106,6 @@ mod tests {
     #[test]
     fn another_connection_of_the_same_socket_has_no_rate_below_zero() {
         let goodput = goodput(&[(0, 900_000, 900_000), (1_000, 0, 0)]);
-        assert_eq!(goodput.rates(Duration::from_millis(1_000)), Rates::default());
+        assert_eq!(goodput.rates(Duration::from_millis(1_000)), GoodputRates::default());
     }
 }

@@ -22,8 +22,8 @@ const VALID_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub struct Owners {
-    processes: Known<ProcessId, Arc<Process>>,
-    cgroups: Known<u64, Arc<str>>,
+    processes: OwnerTable<ProcessId, Arc<Process>>,
+    cgroups: OwnerTable<u64, Arc<str>>,
 }
 
 /// What is to be read.
@@ -78,7 +78,7 @@ struct Entry<V> {
 }
 
 #[derive(Debug, Default)]
-struct Known<K, V> {
+struct OwnerTable<K, V> {
     /// Asked for, answered or not.
     entries: BTreeMap<K, Entry<V>>,
     order: BTreeMap<u64, K>,
@@ -86,7 +86,7 @@ struct Known<K, V> {
     turns: Turns,
 }
 
-impl<K: Copy + Ord, V: PartialEq> Known<K, V> {
+impl<K: Copy + Ord, V: PartialEq> OwnerTable<K, V> {
     fn retain(&mut self, present: &BTreeSet<K>) {
         self.entries.retain(|key, _| present.contains(key));
         self.order.retain(|_, key| present.contains(key));

@@ -44,9 +44,9 @@ fn quantiles_are_those_of_the_tables() {
 #[test]
 fn what_is_always_the_same_is_no_difference_and_what_is_always_larger_is_one() {
     let none = one(vec![0.0; 20]);
-    assert_eq!((none.verdict, none.p), (Verdict::NoDifference, 1.0));
+    assert_eq!((none.verdict, none.p), (TrialVerdict::NoDifference, 1.0));
     let gain = one(vec![0.1; 20]);
-    assert_eq!(gain.verdict, Verdict::Better);
+    assert_eq!(gain.verdict, TrialVerdict::Better);
     assert!((gain.ratio.unwrap() - 0.1_f64.exp()).abs() < 1e-12);
     assert_eq!(one(Vec::new()).ratio, None);
 }
@@ -58,7 +58,10 @@ fn lower_is_better_where_it_is_said() {
         ..GOODPUT
     };
     let verdict = |difference: f64| judge(1, &[(question, vec![difference; 20])])[0].verdict;
-    assert_eq!((verdict(-0.1), verdict(0.1)), (Verdict::Better, Verdict::Worse));
+    assert_eq!(
+        (verdict(-0.1), verdict(0.1)),
+        (TrialVerdict::Better, TrialVerdict::Worse)
+    );
 }
 
 #[test]
@@ -71,7 +74,7 @@ fn a_trial_that_ends_when_it_has_enough_pairs_finds_what_it_was_made_for() {
             while !is_enough(1.1, &differences, 1) {
                 differences.push(1.1_f64.ln() + deviation * noise(&mut rng));
             }
-            found += u32::from(one_of(seed, differences).verdict == Verdict::Better);
+            found += u32::from(one_of(seed, differences).verdict == TrialVerdict::Better);
         }
         assert!(found >= 285, "{found} of 300 at {deviation}");
     }
@@ -88,7 +91,7 @@ fn a_dry_run_that_sees_all_of_the_variation_forecasts_a_trial_that_finds_it() {
     };
     let found = (0..300)
         .map(trial)
-        .filter(|found| found.verdict == Verdict::Better)
+        .filter(|found| found.verdict == TrialVerdict::Better)
         .count();
     assert!((279..300).contains(&found), "{found} of 300 with {pairs} pairs");
 }

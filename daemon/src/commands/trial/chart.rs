@@ -5,7 +5,7 @@ use std::error::Error;
 use std::path::Path;
 
 use anyhow::Result;
-use giveway_engine::trial::Verdict;
+use giveway_engine::trial::TrialVerdict;
 use plotters::prelude::*;
 
 use super::TrialReport;
@@ -69,8 +69,8 @@ fn render(report: &TrialReport, root: &Area<'_>) -> Result<(), Box<dyn Error>> {
             continue;
         };
         let colour = match finding.verdict {
-            Verdict::NoDifference => NOT_SHOWN,
-            Verdict::Better | Verdict::Worse => SHOWN,
+            TrialVerdict::NoDifference => NOT_SHOWN,
+            TrialVerdict::Better | TrialVerdict::Worse => SHOWN,
         };
         let line = PathElement::new(
             vec![(at(low), row - 0.1), (at(high), row - 0.1)],

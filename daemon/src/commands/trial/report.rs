@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A trial's answers for a terminal of 80 columns.
 
-use giveway_engine::trial::{LEAST_PAIRS, Verdict};
+use giveway_engine::trial::{LEAST_PAIRS, TrialVerdict};
 
 use super::{Comparison, Sizing, TrialReport};
 
@@ -67,9 +67,9 @@ pub fn text(report: &TrialReport) -> String {
 fn shown(answer: &Comparison) -> &'static str {
     match answer.finding.verdict {
         _ if answer.finding.pairs < LEAST_PAIRS => "not measured",
-        Verdict::Better => "better",
-        Verdict::Worse => "worse",
-        Verdict::NoDifference => "no difference",
+        TrialVerdict::Better => "better",
+        TrialVerdict::Worse => "worse",
+        TrialVerdict::NoDifference => "no difference",
     }
 }
 
@@ -142,7 +142,7 @@ fn explained(report: &TrialReport) -> String {
     if report
         .answers
         .iter()
-        .all(|answer| answer.finding.verdict == Verdict::NoDifference)
+        .all(|answer| answer.finding.verdict == TrialVerdict::NoDifference)
     {
         text += "No difference is shown. One that is larger than `sees` would most likely be.\n";
     }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use giveway_engine::background::nice::{self, Reniced};
 use giveway_engine::change::Change;
 use giveway_engine::class;
-use giveway_engine::downlink::{self, LeftOut, Plan, Way};
+use giveway_engine::downlink::{self, DetourPlan, LeftOut, Way};
 use giveway_engine::enforcement::is_shortfall;
 use giveway_engine::network::action::{Action, Input};
 use giveway_engine::peers::Outgoing;
@@ -63,7 +63,7 @@ impl LogQuota {
 
 impl Running {
     /// Nothing is marked for a detour that is not there yet, or not any more.
-    fn limit_sent(&mut self, plan: Option<&Plan>) -> Result<LeftOut> {
+    fn limit_sent(&mut self, plan: Option<&DetourPlan>) -> Result<LeftOut> {
         if plan.is_none() {
             self.daemon.queue.set_detours(BTreeSet::new())?;
         }
@@ -91,12 +91,12 @@ impl Running {
                 Action::Queue(LinkRequest { ifindex, name, request }) => {
                     self.heartbeat.beat_before(LONG_WORK);
                     let outcome = match &request {
-                        queue::Request::Set(plan) => self.daemon.queue.set(ifindex, &name, plan.as_ref()),
+                        queue::QueueRequest::Set(plan) => self.daemon.queue.set(ifindex, &name, plan.as_ref()),
                         // Where it fails, the queue is taken down.
-                        queue::Request::Tune(tuning) => self.daemon.queue.tune(ifindex, tuning),
+                        queue::QueueRequest::Tune(tuning) => self.daemon.queue.tune(ifindex, tuning),
                     };
                     // What the next look finds is our own change, and must be compared with that.
-                    self.resend_uplinks |= matches!(request, queue::Request::Set(_));
+                    self.resend_uplinks |= matches!(request, queue::QueueRequest::Set(_));
                     outcomes.push(Input::Queue(queue::Input::Outcome {
                         ifindex,
                         outcome: outcome.map_err(|error| one_line(&error)),

@@ -65,7 +65,7 @@ fn name_choice_own_rule_inheritance_and_evidence_count_in_this_order() {
         ..ssh(&rules)
     };
     let by = |rules: &Rules, process: &Process, named| {
-        let seen = Seen {
+        let seen = FlowFacts {
             named,
             ..seen(Some(process))
         };

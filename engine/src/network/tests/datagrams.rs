@@ -318,7 +318,11 @@ fn a_neighbour_that_starts_and_stops_all_the_time_causes_a_hundred_decisions_a_s
     let mut rng = ChaCha20Rng::from_seed([9; 32]);
     let last = key.open(pair.heard.last().unwrap()).unwrap();
     let mut report = Report::decode(&last).unwrap();
-    let sender = pair.device.limiter.told(&pair.device.flows, medium!(pair.device)).pop();
+    let sender = pair
+        .device
+        .limiter
+        .reported(&pair.device.flows, medium!(pair.device))
+        .pop();
     let before = pair.asked.load(Ordering::Relaxed);
     for _ in 0..2000 {
         report.counter += 1;

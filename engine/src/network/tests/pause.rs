@@ -118,7 +118,7 @@ fn the_queue_is_taken_down_and_put_up_again_also_on_a_link_that_changes_meanwhil
     };
     let requests = |actions: Vec<Action>| -> Vec<bool> {
         let up = |action| match action {
-            Action::Queue(LinkRequest { request, .. }) => Some(matches!(request, queue::Request::Set(Some(_)))),
+            Action::Queue(LinkRequest { request, .. }) => Some(matches!(request, queue::QueueRequest::Set(Some(_)))),
             _ => None,
         };
         actions.into_iter().filter_map(up).collect()

@@ -67,8 +67,8 @@ fn left(uplink: Uplink) -> Uplink {
 fn asked(actions: &[LinkRequest]) -> Vec<(u32, Option<u64>)> {
     let rate = |plan: &Plan| plan.tuning.rate_bytes_per_s.unwrap_or(0) / 125;
     let of = |asked: &LinkRequest| match &asked.request {
-        Request::Set(plan) => (asked.ifindex, plan.as_ref().map(rate)),
-        Request::Tune(tuning) => panic!("tuned to {tuning:?}"),
+        QueueRequest::Set(plan) => (asked.ifindex, plan.as_ref().map(rate)),
+        QueueRequest::Tune(tuning) => panic!("tuned to {tuning:?}"),
     };
     actions.iter().map(of).collect()
 }

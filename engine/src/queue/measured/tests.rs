@@ -20,11 +20,11 @@ fn both(link: &Link, load: &[Load]) -> (Ran, Ran) {
 }
 
 /// All that has passed is TCP's, and nothing waits.
-fn tcp(sent_bytes: u64) -> Passed {
-    Passed {
+fn tcp(sent_bytes: u64) -> LinkCounters {
+    LinkCounters {
         sent_bytes,
         tcp_sent_bytes: sent_bytes,
-        ..Passed::default()
+        ..LinkCounters::default()
     }
 }
 
@@ -206,7 +206,7 @@ fn a_rate_that_was_learnt_holds_while_nobody_sends() {
         smoothed_rtt: Duration::from_millis(20),
         latest_rtt: None,
     };
-    let mut passed = Passed::default();
+    let mut passed = LinkCounters::default();
     let pass = Duration::from_millis(100);
     let mut now = pass;
     for _ in 0..20 {
@@ -223,7 +223,7 @@ fn a_rate_that_was_learnt_holds_while_nobody_sends() {
         now += pass;
         assert_eq!(
             (measured.paced_bytes_per_s(), measured.view().found),
-            (learnt, Found::Held)
+            (learnt, RateEvidence::LinkSample)
         );
     }
 }
@@ -271,7 +271,7 @@ fn however_many_sockets_come_and_go_a_bounded_number_is_followed() {
                 ..NOTHING
             })
             .collect();
-        measured.observe(Duration::from_millis(pass * 100), &sockets, Passed::default());
+        measured.observe(Duration::from_millis(pass * 100), &sockets, LinkCounters::default());
     }
     assert_eq!(measured.sockets.len(), MOST_SOCKETS);
 }
@@ -307,7 +307,7 @@ fn sent_after_a_slow_upload_mbit(requests: u32) -> f64 {
         latest_rtt: Some(Duration::from_millis(20)),
         ..upload
     };
-    let (mut passed, mut lately) = (Passed::default(), 0);
+    let (mut passed, mut lately) = (LinkCounters::default(), 0);
     for at in 1..=1_250_u64 {
         let now = Duration::from_millis(100 * at);
         if at <= 50 {

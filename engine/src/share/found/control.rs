@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use super::plain::Plain;
-use super::seen::{APART_FROM, Seen};
+use super::sample::{APART_FROM, Sample};
 use crate::config::Prefer;
 
 mod withdrawal;
@@ -96,7 +96,7 @@ const GROWS: f64 = 1.1;
 
 /// What `prefer` asks for, as parts of the minimum RTT and the least in seconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
+pub struct Preference {
     aim: f64,
     aim_least_s: f64,
     too_long: f64,
@@ -113,7 +113,7 @@ pub struct Wish {
     waits: f64,
 }
 
-impl From<Prefer> for Wish {
+impl From<Prefer> for Preference {
     fn from(prefer: Prefer) -> Self {
         let (aim, aim_least_s, too_long, too_long_least_s, packets, (worth, clearly, early, waits)) = match prefer {
             Prefer::Delay => (0.03, 0.003, 0.15, 0.010, (2.0, 0.5), (0.7, 0.63, 0.7, 0.8)),
@@ -194,7 +194,7 @@ struct Cliff {
 
 #[derive(Debug)]
 pub struct Control {
-    wish: Wish,
+    wish: Preference,
     floor: f64,
     pub phase: Phase,
     /// Bytes a second of a connection of weight 1; 0: not known yet.
@@ -252,12 +252,12 @@ pub struct Control {
 }
 
 /// Until a change of the share shows in what neighbours report.
-fn shows_after_s(seen: &Seen, wait_s: f64) -> f64 {
+fn shows_after_s(seen: &Sample, wait_s: f64) -> f64 {
     seen.min_rtt_s + wait_s + REPORT_S
 }
 
 /// While a queue is emptied: a round of it is over. Not before those with longer paths can have given way as well.
-fn is_round(seen: &Seen, since_s: f64, wait_s: f64) -> bool {
+fn is_round(seen: &Sample, since_s: f64, wait_s: f64) -> bool {
     seen.now_s - since_s > (2.0 * (seen.min_rtt_s + wait_s)).max(REPORT_S)
 }
 
@@ -268,7 +268,7 @@ impl Control {
             floor,
             phase: Phase::Start,
             share: 0.0,
-            aim_s: Wish::from(prefer).aim_least_s,
+            aim_s: Preference::from(prefer).aim_least_s,
             weights: 0.0,
             last_weights: 0.0,
             turns: VecDeque::new(),
@@ -322,7 +322,7 @@ impl Control {
         self.cliff.map(|cliff| cliff.share)
     }
 
-    pub fn step(&mut self, seen: &Seen) {
+    pub fn step(&mut self, seen: &Sample) {
         let passed_s = seen.now_s - self.last_s;
         if passed_s > OLD_AFTER_S {
             self.rest(seen.now_s, true);
@@ -380,7 +380,7 @@ impl Control {
     }
 
     /// Nothing is limited at first where nothing is known, until somebody says what there is to know.
-    fn try_without(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64) {
+    fn try_without(&mut self, seen: &Sample, wait_s: f64, too_long_s: f64) {
         let is_trial = matches!(self.phase, Phase::Start | Phase::Withdrawn { why: Why::Unknown, .. });
         if is_trial {
             self.phase = match (self.plain.unknown_until(seen), self.phase) {
@@ -404,7 +404,7 @@ impl Control {
 
     /// A start or a stop changes all shares at once, and a demand that rises or falls; what is left, by no more than can be
     /// checked.
-    fn follow_members(&mut self, seen: &Seen) {
+    fn follow_members(&mut self, seen: &Sample) {
         let by = self.weights / seen.weights;
         let flaps = self.flaps(seen);
         if self.weights > 0.0 && ((by - 1.0).abs() < SAME || flaps && by > 1.0) {
@@ -445,7 +445,7 @@ impl Control {
 
     /// Whether somebody comes and goes so often that a stop says nothing: what it left would be taken back in the next second, and
     /// nothing would ever settle.
-    fn flaps(&mut self, seen: &Seen) -> bool {
+    fn flaps(&mut self, seen: &Sample) -> bool {
         let by = seen.weights / self.last_weights;
         if self.last_weights > 0.0 && (by - 1.0).abs() >= SAME {
             if self.turns.back().is_none_or(|(rose, _)| *rose != (by > 1.0)) {
@@ -463,7 +463,7 @@ impl Control {
     }
 
     /// The same for all, or those with less of it would give way to those with more.
-    fn aim(&self, seen: &Seen) -> f64 {
+    fn aim(&self, seen: &Sample) -> f64 {
         let (packets, packets_each) = self.wish.packets;
         let bytes = (packets + packets_each * seen.senders as f64) * seen.segment_bytes;
         let packets_s = bytes / (self.share * self.weights).max(self.floor).max(1.0);
@@ -472,7 +472,7 @@ impl Control {
         part_s.max(packets_s.min(most_s))
     }
 
-    fn wait(&mut self, seen: &Seen) -> f64 {
+    fn wait(&mut self, seen: &Sample) -> f64 {
         if self.waits.back().is_none_or(|(_, queue_s)| *queue_s != seen.queue_s) {
             (self.sampled_s, self.has_repeated) = (seen.now_s, false);
         }
@@ -493,7 +493,7 @@ impl Control {
     }
 
     /// Who repeats what was lost has no new samples of its own: the last one is old.
-    fn is_unsampled(&self, seen: &Seen) -> bool {
+    fn is_unsampled(&self, seen: &Sample) -> bool {
         self.has_repeated && seen.now_s - self.sampled_s > (2.0 * seen.min_rtt_s).max(OLD_SAMPLE_S)
     }
 
@@ -503,7 +503,7 @@ impl Control {
     }
 
     /// Towards what the neighbours have, so that all have the same.
-    fn pull(&mut self, seen: &Seen, wait_s: f64, dt_s: f64, shows_after_s: f64) {
+    fn pull(&mut self, seen: &Sample, wait_s: f64, dt_s: f64, shows_after_s: f64) {
         let (Phase::Hold | Phase::Search { .. }, Some(theirs)) = (self.phase, seen.theirs) else {
             return;
         };
@@ -533,14 +533,14 @@ impl Control {
 
     /// Below this no word of a neighbour takes the share; a queue does. Among many no single word decides, and what this device had
     /// without limits may be more than an equal part, as on a short path.
-    pub(super) fn keeps(&self, seen: &Seen) -> f64 {
+    pub(super) fn keeps(&self, seen: &Sample) -> f64 {
         if seen.senders.saturating_sub(seen.own) >= APART_FROM {
             return 0.0;
         }
         KEEPS * self.plain.equal_part(seen).unwrap_or(0.0)
     }
 
-    fn begin_to_empty(&mut self, seen: &Seen, wait_s: f64) {
+    fn begin_to_empty(&mut self, seen: &Sample, wait_s: f64) {
         // The same for all, as far as a neighbour's word may count.
         let theirs = seen
             .theirs
@@ -561,7 +561,7 @@ impl Control {
         self.enter_empty(seen, wait_s, before);
     }
 
-    pub(super) fn enter_empty(&mut self, seen: &Seen, wait_s: f64, before: f64) {
+    pub(super) fn enter_empty(&mut self, seen: &Sample, wait_s: f64, before: f64) {
         // What stands from here on is another queue.
         self.their_longest_s = 0.0;
         (self.longest_s, self.carried, self.mean_wait_s) = (wait_s, self.share, 0.0);
@@ -574,7 +574,7 @@ impl Control {
         };
     }
 
-    fn empty(&mut self, seen: &Seen, wait_s: f64) {
+    fn empty(&mut self, seen: &Sample, wait_s: f64) {
         let Phase::Empty {
             round,
             first_s,
@@ -634,12 +634,12 @@ impl Control {
     }
 
     /// Whether no more is sent while a queue is emptied than is got: beside a stranger's queue too that is as much.
-    fn gives_way(&self, seen: &Seen) -> bool {
+    fn gives_way(&self, seen: &Sample) -> bool {
         EMPTYING * self.share < GIVES_WAY * seen.rate.max(self.floor)
     }
 
     /// What the share may not exceed for now.
-    fn ceiling(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64, shows_after_s: f64) -> f64 {
+    fn ceiling(&mut self, seen: &Sample, wait_s: f64, too_long_s: f64, shows_after_s: f64) -> f64 {
         // Where nothing waits for long below a level that was no cliff, the air has become faster.
         let has_room = self.cliff.is_none() && self.quiet_s > ROOM_AFTER * shows_after_s;
         let is_old = |emptied: &Emptied| has_room || seen.now_s - emptied.at_s > REMEMBERED_S;
@@ -676,7 +676,7 @@ impl Control {
     }
 
     /// Up while there is no queue, and to where it is as long as it should be.
-    fn find(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64, dt_s: f64) {
+    fn find(&mut self, seen: &Sample, wait_s: f64, too_long_s: f64, dt_s: f64) {
         let shows_after_s = shows_after_s(seen, wait_s);
         let ceiling = self.ceiling(seen, wait_s, too_long_s, shows_after_s);
         self.notice(seen, wait_s, dt_s, shows_after_s);
@@ -723,7 +723,7 @@ impl Control {
         self.share = self.share.max(self.floor);
     }
 
-    fn hold(&self, seen: &Seen, wait_s: f64, shows_after_s: f64) -> f64 {
+    fn hold(&self, seen: &Sample, wait_s: f64, shows_after_s: f64) -> f64 {
         // Of the group's paths, the same for all: by its own, who has a long one would hardly raise its share, and those with
         // short ones would come down to it again.
         let path_s = seen.group_rtt_s.clamp(seen.min_rtt_s / PATHS, PATHS * seen.min_rtt_s);
@@ -742,7 +742,7 @@ impl Control {
     }
 
     /// How long there has been no queue; one that stood and has gone means that the air has become faster.
-    fn notice(&mut self, seen: &Seen, wait_s: f64, dt_s: f64, shows_after_s: f64) {
+    fn notice(&mut self, seen: &Sample, wait_s: f64, dt_s: f64, shows_after_s: f64) {
         self.quiet_s = if wait_s < 0.5 * self.aim_s {
             self.quiet_s + dt_s
         } else {

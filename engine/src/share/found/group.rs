@@ -3,7 +3,7 @@
 //! report them. Whatever a neighbour says is bounded before it counts.
 
 use super::super::{HEADER_BYTES, Link, Member};
-use super::seen::Demand;
+use super::sample::DeviceDemand;
 use crate::model::Class;
 use crate::peers::{Peer, Sender, UNLIMITED_KBIT};
 
@@ -155,7 +155,7 @@ pub fn devices(neighbours: &[Sending]) -> usize {
 }
 
 /// What the neighbours would get without limits: of each device that says so.
-pub fn demands(link: &Link<'_>) -> Vec<Demand> {
+pub fn demands(link: &Link<'_>) -> Vec<DeviceDemand> {
     let of = |peer: Peer<'_>| {
         let told = peer
             .senders
@@ -164,7 +164,7 @@ pub fn demands(link: &Link<'_>) -> Vec<Demand> {
         let (rate, connections) = told.fold((0.0, 0.0), |(rate, count), sender| {
             (rate + f64::from(sender.demand_kbit) * 125.0, count + 1.0)
         });
-        (connections > 0.0).then_some(Demand { rate, connections })
+        (connections > 0.0).then_some(DeviceDemand { rate, connections })
     };
     link.neighbours
         .peers()

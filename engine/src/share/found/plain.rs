@@ -6,7 +6,7 @@
 //! sum. A stranger that takes what we leave shows in it, whatever else the air does. Without limits TCP knows no weights, so
 //! demands go by connection.
 
-use super::seen::{APART_FROM, Demand, MOST_SAY, Seen};
+use super::sample::{APART_FROM, DeviceDemand, MOST_SAY, Sample};
 
 /// Nothing is limited for so long, to know what is moved so.
 pub const TRIAL_S: f64 = 7.5;
@@ -48,7 +48,7 @@ const BOAST_OF_TWO: f64 = 1.25;
 
 /// What was had without limits.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct PlainTcp {
     /// By a connection of ours, in bytes a second.
     each: f64,
     /// So many of ours, and so many that were heard of in that time and got something through, in the mean.
@@ -63,7 +63,7 @@ struct Known {
 
 /// Without limits.
 #[derive(Debug, Default)]
-struct Counted {
+struct TrialCount {
     /// Of ours.
     bytes: f64,
     seconds: f64,
@@ -80,8 +80,8 @@ pub struct Plain {
     /// Since when we do, and when we last did.
     sends: Option<(f64, f64)>,
     tried_s: Option<f64>,
-    counted: Counted,
-    known: Option<Known>,
+    counted: TrialCount,
+    known: Option<PlainTcp>,
     /// What a connection has without limits, as neighbours say.
     told_each: Option<f64>,
     /// What the group moves with limits, in the mean: by what is told, and by what ours get, since all that have
@@ -107,7 +107,7 @@ impl Plain {
             self.busy(now_s);
         } else {
             self.silent_since_s.get_or_insert(now_s);
-            self.counted = Counted::default();
+            self.counted = TrialCount::default();
         }
         self.returned_s = None;
         self.changed();
@@ -134,7 +134,7 @@ impl Plain {
     }
 
     /// Until when nothing is to be limited, where nothing is known and nobody says what there is to know.
-    pub fn unknown_until(&mut self, seen: &Seen) -> Option<f64> {
+    pub fn unknown_until(&mut self, seen: &Sample) -> Option<f64> {
         let now_s = seen.now_s;
         let busy_since_s = self.busy(now_s);
         let sends_since_s = self.sends(now_s);
@@ -148,7 +148,7 @@ impl Plain {
             return None;
         }
         if self.tried_s.is_none_or(|at_s| now_s - at_s >= KNOWN_S) {
-            (self.tried_s, self.counted) = (Some(now_s), Counted::default());
+            (self.tried_s, self.counted) = (Some(now_s), TrialCount::default());
         }
         Some(began_s + TRIAL_S)
     }
@@ -159,11 +159,11 @@ impl Plain {
 
     /// There was a pause.
     pub fn count_anew(&mut self) {
-        self.counted = Counted::default();
+        self.counted = TrialCount::default();
     }
 
     /// A pass without limits, which end at that time.
-    pub fn count(&mut self, seen: &Seen, until_s: f64, dt_s: f64) {
+    pub fn count(&mut self, seen: &Sample, until_s: f64, dt_s: f64) {
         if COUNTS_S.contains(&(until_s - seen.now_s)) {
             self.counted.bytes += seen.moved_bytes;
             self.counted.seconds += dt_s;
@@ -179,8 +179,8 @@ impl Plain {
     }
 
     /// Limits are in force again.
-    pub fn ends(&mut self, seen: &Seen) {
-        let Counted {
+    pub fn ends(&mut self, seen: &Sample) {
+        let TrialCount {
             bytes,
             seconds,
             queue,
@@ -188,7 +188,7 @@ impl Plain {
         } = std::mem::take(&mut self.counted);
         // (Nothing at all was no part of it, but a timeout.)
         if seconds > COUNTS_LEAST_S && bytes > 0.0 {
-            self.known = Some(Known {
+            self.known = Some(PlainTcp {
                 each: bytes / seconds / seen.own.max(1) as f64,
                 own: seen.own,
                 heard: heard / seconds,
@@ -207,14 +207,14 @@ impl Plain {
     }
 
     /// What neighbours say that they would have.
-    pub fn hear(&mut self, seen: &Seen) {
+    pub fn hear(&mut self, seen: &Sample) {
         let connections = seen.own as f64 + seen.demands.iter().map(|demand| demand.connections).sum::<f64>();
         let each = self.plain(seen).map(|all| all / connections);
         self.told_each = each.or(self.told_each.filter(|_| seen.senders > seen.own));
     }
 
     /// A pass with limits; `holds`: nothing is searched or emptied.
-    pub fn compare(&mut self, seen: &Seen, holds: bool, dt_s: f64) {
+    pub fn compare(&mut self, seen: &Sample, holds: bool, dt_s: f64) {
         self.busy(seen.now_s);
         self.sends(seen.now_s);
         self.returned_s = self.returned_s.map(|since_s| since_s + dt_s);
@@ -230,7 +230,7 @@ impl Plain {
                 // Whose reports were lost in the queue of the trial says what it got. Who says nothing and was not heard of could
                 // not even begin, and had no part of it.
                 // (Those who are there after a pause are others.)
-                let was_there = |demand: &&Demand| demand.rate > 0.0 && self.returned_s.is_some();
+                let was_there = |demand: &&DeviceDemand| demand.rate > 0.0 && self.returned_s.is_some();
                 let others = seen.demands.iter().filter(was_there).count();
                 known.of.get_or_insert(known.heard.max((known.own + others) as f64));
             }
@@ -259,7 +259,7 @@ impl Plain {
     }
 
     /// Whether the group moves less lately than `worth` of what it moved without limits a moment ago.
-    pub fn is_little_early(&self, seen: &Seen, worth: f64) -> bool {
+    pub fn is_little_early(&self, seen: &Sample, worth: f64) -> bool {
         let since_s = self.returned_s.unwrap_or(f64::INFINITY);
         let worth = match since_s {
             _ if FRESH_S.contains(&since_s) => worth,
@@ -288,7 +288,7 @@ impl Plain {
     }
 
     /// What the group moves, of what it would move without limits; once both are known.
-    pub fn part(&self, seen: &Seen) -> Option<f64> {
+    pub fn part(&self, seen: &Sample) -> Option<f64> {
         let rises = self.limited() > (1.0 + RISES) * self.earlier[1].0;
         if self.settled_s < SETTLES_S || rises {
             return None;
@@ -297,7 +297,7 @@ impl Plain {
     }
 
     /// The same by what ours get alone, whatever the others have or say that they have.
-    pub fn own_part(&self, seen: &Seen) -> Option<f64> {
+    pub fn own_part(&self, seen: &Sample) -> Option<f64> {
         self.part(seen)?;
         Some(self.ours / self.plain(seen)?)
     }
@@ -309,14 +309,14 @@ impl Plain {
     }
 
     /// What a connection of weight 1 would have of it, were it divided by weight: as this device has measured it itself.
-    pub fn equal_part(&self, seen: &Seen) -> Option<f64> {
+    pub fn equal_part(&self, seen: &Sample) -> Option<f64> {
         Some(self.demand(seen.senders)? * seen.senders as f64 / seen.weights)
     }
 
     /// What the group would move without limits, where most of it have said so. Our own measurement is believed.
-    pub fn plain(&self, seen: &Seen) -> Option<f64> {
-        let each = |demand: &Demand| demand.rate / demand.connections;
-        let own = self.demand(seen.senders).map(|each| Demand {
+    pub fn plain(&self, seen: &Sample) -> Option<f64> {
+        let each = |demand: &DeviceDemand| demand.rate / demand.connections;
+        let own = self.demand(seen.senders).map(|each| DeviceDemand {
             rate: each * seen.own as f64,
             connections: seen.own as f64,
         });
@@ -344,7 +344,7 @@ impl Plain {
         (plain > 0.0 && (say > most || own.is_some() && say >= most)).then_some(plain)
     }
 
-    fn follow_air(&mut self, seen: &Seen) {
+    fn follow_air(&mut self, seen: &Sample) {
         let settled = *self.settled.get_or_insert(self.limited());
         let changed = self.limited() / settled.max(1.0);
         if AIR.contains(&changed) {

@@ -78,8 +78,8 @@ impl Link {
             let others = shares.iter().enumerate().filter(|(other, _)| *other != index);
             let told = others.map(|(_, share)| share.max(FLOOR)).chain(self.lie);
             let others = demands.iter().enumerate().filter(|(other, _)| *other != index);
-            let demand = |rate: f64| Demand { rate, connections: 1.0 };
-            device.step(&Seen {
+            let demand = |rate: f64| DeviceDemand { rate, connections: 1.0 };
+            device.step(&Sample {
                 now_s: self.now_s,
                 queue_s,
                 min_rtt_s: RTT_S,
@@ -229,12 +229,12 @@ fn a_rate_that_falls_is_no_stranger() {
 /// What a device that got 5 Mbit/s reckons the group to move without limits, beside others that say this of themselves.
 fn plain_mbit(others_mbit: &[f64]) -> f64 {
     let mut plain = plain::Plain::default();
-    let group = Seen {
+    let group = Sample {
         senders: 1 + others_mbit.len(),
         moving: (1 + others_mbit.len()) as f64,
         demands: others_mbit
             .iter()
-            .map(|said| Demand {
+            .map(|said| DeviceDemand {
                 rate: mbit(*said),
                 connections: 1.0,
             })
@@ -260,8 +260,8 @@ fn whoever_starts_in_a_group_that_knows_does_not_try_without_limits() {
     let nobody_knows = |now_s| seen(now_s, 0.0, 0.0);
     pass(&mut control, 0.0, 1.0, nobody_knows);
     assert!(is_withdrawn(&control));
-    let they_know = |now_s| Seen {
-        demands: vec![Demand {
+    let they_know = |now_s| Sample {
+        demands: vec![DeviceDemand {
             rate: mbit(5.0),
             connections: 1.0,
         }],
@@ -327,8 +327,8 @@ fn a_queue_that_never_quite_goes_does_not_hold_a_device_at_half_for_ever() {
 }
 
 /// A device whose own packets wait so long whatever it sends, beside one neighbour.
-fn seen(now_s: f64, queue_s: f64, their_queue_s: f64) -> Seen {
-    Seen {
+fn seen(now_s: f64, queue_s: f64, their_queue_s: f64) -> Sample {
+    Sample {
         now_s,
         queue_s,
         min_rtt_s: RTT_S,
@@ -351,7 +351,7 @@ fn seen(now_s: f64, queue_s: f64, their_queue_s: f64) -> Seen {
     }
 }
 
-fn pass(control: &mut Control, from_s: f64, seconds: f64, of: impl Fn(f64) -> Seen) {
+fn pass(control: &mut Control, from_s: f64, seconds: f64, of: impl Fn(f64) -> Sample) {
     for pass in 0..(seconds / PASS_S) as usize {
         control.step(&of(from_s + pass as f64 * PASS_S));
     }
@@ -388,7 +388,7 @@ fn a_neighbour_that_starts_long_after_a_return_is_no_stranger() {
     let waits_as_it_should = |now_s| seen(now_s, 0.009, 0.009);
     pass(&mut control, 10.0, 160.0, waits_as_it_should);
     assert!(!is_withdrawn(&control), "{:?}", control.phase);
-    let with_another = |now_s| Seen {
+    let with_another = |now_s| Sample {
         weights: 4.0,
         senders: 4,
         moving: 4.0,
@@ -412,7 +412,7 @@ fn a_pause_while_a_queue_is_emptied_is_no_strangers_queue() {
 fn where_most_have_far_more_in_flight_nobody_gives_way_alone() {
     for (theirs_mbit, is_alone) in [(5.0, false), (20.0, true)] {
         let mut control = limiting();
-        let beside = |now_s| Seen {
+        let beside = |now_s| Sample {
             theirs: Some(mbit(theirs_mbit)),
             ..seen(now_s, 0.05, 0.05)
         };
@@ -443,7 +443,7 @@ fn a_queue_that_is_longer_than_it_should_be_lowers_the_share() {
 fn a_queue_that_does_not_go_is_emptied_with_half_of_what_is_got_by_then_and_once() {
     let mut control = limiting();
     let got = |control: &mut Control, from_s, rate_mbit| {
-        pass(control, from_s, 0.5, |now_s| Seen {
+        pass(control, from_s, 0.5, |now_s| Sample {
             rate: mbit(rate_mbit),
             ..seen(now_s, 0.05, 0.05)
         });
@@ -461,7 +461,7 @@ fn who_sends_more_than_it_gets_has_not_given_way() {
         let mut control = limiting();
         pass(&mut control, 0.0, 0.1, |now_s| seen(now_s, 0.12, 0.12));
         // The queue answers, if slowly.
-        pass(&mut control, 0.1, 0.8, |now_s| Seen {
+        pass(&mut control, 0.1, 0.8, |now_s| Sample {
             rate: mbit(got_mbit),
             ..seen(now_s, 0.05, 0.05)
         });
@@ -497,7 +497,7 @@ fn what_was_learnt_of_a_cliff_goes_with_a_rest() {
 /// A queue with which so much is got, and then 5 Mbit/s without one.
 fn collapse(control: &mut Control, beside_the_queue: f64) {
     pass(control, 0.0, 0.2, |now_s| seen(now_s, 0.006, 0.006));
-    pass(control, 0.2, 0.5, |now_s| Seen {
+    pass(control, 0.2, 0.5, |now_s| Sample {
         rate: beside_the_queue,
         ..seen(now_s, 0.05, 0.05)
     });
@@ -528,7 +528,7 @@ fn a_queue_that_is_not_the_groups_is_no_cliff() {
     ] {
         let mut control = limiting();
         control.returned_s = returned_s;
-        let they = |of: Seen| Seen {
+        let they = |of: Sample| Sample {
             senders: 1 + others,
             moving: (1 + others) as f64,
             theirs: Some(mbit(theirs_mbit)),
@@ -537,7 +537,7 @@ fn a_queue_that_is_not_the_groups_is_no_cliff() {
         pass(&mut control, 0.0, 0.2, |now_s| they(seen(now_s, 0.006, 0.006)));
         control.share = mbit(5.0);
         pass(&mut control, 0.2, 0.5, |now_s| {
-            they(Seen {
+            they(Sample {
                 rate: mbit(2.0),
                 ..seen(now_s, 0.05, their_queue_s)
             })
@@ -553,7 +553,7 @@ fn a_queue_that_is_not_the_groups_is_no_cliff() {
 fn a_share_close_to_the_neighbours_follows_its_own_queue() {
     let after = |theirs_mbit: f64| {
         let mut control = limiting();
-        let beside = |now_s| Seen {
+        let beside = |now_s| Sample {
             theirs: Some(mbit(theirs_mbit)),
             ..seen(now_s, 0.007, 0.007)
         };
@@ -568,7 +568,7 @@ fn a_share_close_to_the_neighbours_follows_its_own_queue() {
 #[test]
 fn what_neighbours_have_just_after_a_change_does_not_undo_it() {
     let mut control = limiting();
-    let beside = |now_s: f64, weights: f64| Seen {
+    let beside = |now_s: f64, weights: f64| Sample {
         weights,
         theirs: Some(mbit(5.0)),
         rate: mbit(5.0),
@@ -589,7 +589,7 @@ fn is_back(theirs_mbit: f64) -> bool {
         until_s: 120.0,
         why: Why::Worse,
     };
-    pass(&mut control, 0.0, 20.0, |now_s| Seen {
+    pass(&mut control, 0.0, 20.0, |now_s| Sample {
         theirs: Some(mbit(theirs_mbit)),
         ..seen(now_s, 0.02, 0.02)
     });
@@ -608,7 +608,7 @@ fn who_repeats_what_was_lost_believes_the_others_that_the_queue_has_gone() {
     for (is_repeating, is_free) in [(true, true), (false, false)] {
         let mut control = limiting();
         control.is_repeating = is_repeating;
-        pass(&mut control, 0.0, 1.5, |now_s| Seen {
+        pass(&mut control, 0.0, 1.5, |now_s| Sample {
             theirs: Some(mbit(5.0)),
             their_queue_s: Some(0.0),
             rate: mbit(0.2),
@@ -624,15 +624,15 @@ fn who_repeats_what_was_lost_believes_the_others_that_the_queue_has_gone() {
 fn who_repeats_what_was_lost_takes_nobody_for_a_stranger_for_some_seconds() {
     let mut control = limiting();
     control.is_repeating = true;
-    let slow = |now_s| Seen {
+    let slow = |now_s| Sample {
         rate: mbit(0.2),
         ..seen(now_s, 0.05, 0.05)
     };
-    pass(&mut control, 0.0, 1.5, |now_s| Seen {
+    pass(&mut control, 0.0, 1.5, |now_s| Sample {
         moved_bytes: 0.0,
         ..slow(now_s)
     });
-    pass(&mut control, 1.5, 7.5, |now_s| Seen {
+    pass(&mut control, 1.5, 7.5, |now_s| Sample {
         theirs: Some(mbit(20.0)),
         ..slow(now_s)
     });
@@ -646,7 +646,7 @@ fn who_repeats_what_was_lost_takes_nobody_for_a_stranger_for_some_seconds() {
 fn a_lone_device_that_repeats_what_is_lost_again_gives_its_limits_up() {
     for (had_company, is_given_up) in [(false, true), (true, false)] {
         let mut control = Control::new(Prefer::Balanced, FLOOR);
-        let alone = |now_s: f64| Seen {
+        let alone = |now_s: f64| Sample {
             senders: 1,
             moving: 1.0,
             weights: 1.0,
@@ -659,7 +659,7 @@ fn a_lone_device_that_repeats_what_is_lost_again_gives_its_limits_up() {
             false => alone(now_s),
         });
         control.is_repeating = true;
-        pass(&mut control, 8.0, 1.5, |now_s| Seen {
+        pass(&mut control, 8.0, 1.5, |now_s| Sample {
             moved_bytes: 0.0,
             ..alone(now_s)
         });
@@ -690,7 +690,7 @@ fn a_queue_that_stood_and_has_gone_for_all_means_a_faster_air() {
 fn a_wait_that_half_of_the_share_does_not_shorten_takes_no_more_of_it() {
     let mut control = limiting();
     pass(&mut control, 0.0, 0.5, |now_s| seen(now_s, 0.012, 0.012));
-    pass(&mut control, 0.5, 60.0, |now_s| Seen {
+    pass(&mut control, 0.5, 60.0, |now_s| Sample {
         rate: mbit(2.5),
         ..seen(now_s, 0.017, 0.017)
     });
@@ -701,7 +701,7 @@ fn a_wait_that_half_of_the_share_does_not_shorten_takes_no_more_of_it() {
 fn no_word_of_a_neighbour_gives_who_repeats_more_than_it_had() {
     let mut control = limiting();
     control.is_repeating = true;
-    pass(&mut control, 0.0, 1.6, |now_s| Seen {
+    pass(&mut control, 0.0, 1.6, |now_s| Sample {
         theirs: Some(mbit(1e6)),
         rate: mbit(0.2),
         ..seen(now_s, 0.05, 0.0)
@@ -723,7 +723,7 @@ fn a_queue_far_below_a_cliff_does_not_lower_its_level() {
 #[test]
 fn no_word_of_a_neighbour_raises_a_share_far_above_what_is_got() {
     let mut control = limiting();
-    let lie = |now_s| Seen {
+    let lie = |now_s| Sample {
         theirs: Some(mbit(10_000.0)),
         ..seen(now_s, 0.006, 0.006)
     };
@@ -740,7 +740,7 @@ fn a_member_that_comes_and_goes_each_second_takes_nothing_for_good() {
             for pass in 0..10 {
                 let now_s = f64::from(cycle) * 2.0 + at_s + f64::from(pass) * PASS_S;
                 let rate = control.share.min(mbit(5.0));
-                control.step(&Seen {
+                control.step(&Sample {
                     weights,
                     rate,
                     ..seen(now_s, 0.006, 0.006)
@@ -756,7 +756,7 @@ fn a_member_that_comes_and_goes_each_second_takes_nothing_for_good() {
 fn a_member_that_comes_and_goes_each_second_hides_nothing() {
     let mut control = after_a_trial();
     // Of 10 that plain TCP had 9 are moved, and 6 from 20 s on.
-    let beside = |now_s: f64| Seen {
+    let beside = |now_s: f64| Sample {
         weights: if (now_s as u32).is_multiple_of(2) { 6.0 } else { 2.0 },
         ..together(now_s, if now_s < 20.0 { 9.0 } else { 6.0 }, 0.012)
     };
@@ -778,7 +778,7 @@ fn what_a_neighbour_says_that_it_gets_is_believed_up_to_what_most_get() {
             wants_more,
             ..own[0]
         };
-        let seen = policy.look(Duration::ZERO, &own, &[boasts, own[0], own[0]], 0.0, &[]);
+        let seen = policy.sample(Duration::ZERO, &own, &[boasts, own[0], own[0]], 0.0, &[]);
         let seen = seen.expect("something of ours sends");
         assert!(seen.total < 4.3 * own[0].rate(), "{}", seen.total / own[0].rate());
         assert!(seen.light < 1.3 * own[0].rate(), "{}", seen.light / own[0].rate());
@@ -896,7 +896,7 @@ fn among_more_connections_each_goes_back_to_less() {
     let mut policy = withdrawn_again();
     let window = |policy: &FoundCapacity| policy.control.plain_window_bytes(RTT_S).expect("known");
     let before = window(&policy);
-    policy.control.step(&Seen {
+    policy.control.step(&Sample {
         senders: 8,
         moving: 8.0,
         weights: 8.0,
@@ -1003,12 +1003,12 @@ fn a_device_that_lists_many_senders_has_one_voice() {
 #[test]
 fn who_lists_senders_and_tells_nothing_of_them_keeps_nobody_from_judging() {
     let mut control = after_a_trial();
-    let beside = |now_s: f64| Seen {
+    let beside = |now_s: f64| Sample {
         // Seven that tell what they had, and one that does not.
         senders: 8,
         moving: 8.0,
         demands: vec![
-            Demand {
+            DeviceDemand {
                 rate: mbit(5.0),
                 connections: 1.0
             };
@@ -1026,10 +1026,10 @@ fn a_neighbour_that_would_have_nothing_ends_no_trial() {
     // And one alone of seven ends none, whatever it says.
     for (told_mbit, senders, has_trial) in [(0.0, 2, true), (5.0, 2, false), (5.0, 8, true)] {
         let mut control = Control::new(Prefer::Balanced, FLOOR);
-        let beside = |now_s: f64| Seen {
+        let beside = |now_s: f64| Sample {
             senders,
             moving: senders as f64,
-            demands: vec![Demand {
+            demands: vec![DeviceDemand {
                 rate: mbit(told_mbit),
                 connections: 1.0,
             }],
@@ -1045,7 +1045,7 @@ fn who_is_robbed_gives_its_limits_up_though_the_group_moves_enough() {
     for (own_mbit, is_robbed) in [(2.5, true), (4.0, false)] {
         let mut control = after_a_trial();
         // Of 10 that plain TCP had all but one is moved, and the neighbour has the rest.
-        let beside = |now_s: f64| Seen {
+        let beside = |now_s: f64| Sample {
             rate: mbit(own_mbit),
             moved_bytes: mbit(own_mbit) * PASS_S,
             ..together(now_s, 9.0, 0.012)
@@ -1083,9 +1083,9 @@ fn after_a_trial() -> Control {
 }
 
 /// One neighbour says that it had 5 Mbit/s; both together get so much.
-fn together(now_s: f64, total_mbit: f64, queue_s: f64) -> Seen {
-    Seen {
-        demands: vec![Demand {
+fn together(now_s: f64, total_mbit: f64, queue_s: f64) -> Sample {
+    Sample {
+        demands: vec![DeviceDemand {
             rate: mbit(5.0),
             connections: 1.0,
         }],
@@ -1097,8 +1097,8 @@ fn together(now_s: f64, total_mbit: f64, queue_s: f64) -> Seen {
 }
 
 /// Alone, or as far as is heard.
-fn alone(now_s: f64, moved_mbit: f64) -> Seen {
-    Seen {
+fn alone(now_s: f64, moved_mbit: f64) -> Sample {
+    Sample {
         senders: 1,
         moving: 1.0,
         weights: 1.0,
@@ -1111,7 +1111,7 @@ fn alone(now_s: f64, moved_mbit: f64) -> Seen {
 
 /// What a connection of a device that got 5 Mbit/s in its trial would get in the group that there is then, by what it saw in the
 /// trial and from its end, 8 s, on.
-fn each_mbit(in_trial: impl Fn(f64) -> Seen, after: impl Fn(f64) -> Seen) -> f64 {
+fn each_mbit(in_trial: impl Fn(f64) -> Sample, after: impl Fn(f64) -> Sample) -> f64 {
     let mut control = Control::new(Prefer::Balanced, FLOOR);
     pass(&mut control, 0.0, 8.0, in_trial);
     pass(&mut control, 8.0, 6.0, after);
@@ -1145,7 +1145,7 @@ fn who_is_heard_of_only_at_the_end_of_a_trial_did_not_share_it() {
 #[test]
 fn who_got_nothing_through_in_a_trial_did_not_share_it() {
     let each_of = |moving: f64| {
-        let four = move |now_s: f64| Seen {
+        let four = move |now_s: f64| Sample {
             senders: 4,
             moving,
             ..seen(now_s, 0.0, 0.0)
@@ -1158,7 +1158,7 @@ fn who_got_nothing_through_in_a_trial_did_not_share_it() {
 
 #[test]
 fn connections_of_ours_that_come_after_a_trial_did_not_share_it() {
-    let six = |now_s: f64| Seen {
+    let six = |now_s: f64| Sample {
         own: 6,
         senders: 6,
         moving: 6.0,
@@ -1177,11 +1177,11 @@ fn a_trial_in_which_nothing_came_through_tells_nothing() {
 
 /// What this device reckons the group of three to move without limits, of which the third was or was not there in the trial.
 fn plain_of_three(third_was_there: bool) -> f64 {
-    let demand = Demand {
+    let demand = DeviceDemand {
         rate: mbit(5.0),
         connections: 1.0,
     };
-    let others = |now_s: f64, count: usize, that_say: usize| Seen {
+    let others = |now_s: f64, count: usize, that_say: usize| Sample {
         senders: 1 + count,
         moving: (1 + count) as f64,
         demands: vec![demand; that_say],
@@ -1212,7 +1212,7 @@ fn who_comes_after_a_trial_does_not_raise_what_all_had_in_it() {
 #[test]
 fn the_last_second_of_a_trial_does_not_count() {
     let mut control = Control::new(Prefer::Balanced, FLOOR);
-    pass(&mut control, 0.0, 8.0, |now_s| Seen {
+    pass(&mut control, 0.0, 8.0, |now_s| Sample {
         moved_bytes: mbit(if now_s > 6.55 { 20.0 } else { 5.0 }) * PASS_S,
         ..seen(now_s, 0.0, 0.0)
     });
@@ -1226,7 +1226,7 @@ fn after_a_trial_the_search_ends_at_an_equal_part_of_it() {
     let mut control = after_a_trial();
     control.enter_empty(&seen(8.0, 0.05, 0.05), 0.05, f64::INFINITY);
     control.share = mbit(3.0);
-    pass(&mut control, 8.0, 3.0, |now_s| Seen {
+    pass(&mut control, 8.0, 3.0, |now_s| Sample {
         rate: mbit(20.0),
         ..together(now_s, 10.0, 0.0)
     });
@@ -1287,7 +1287,7 @@ fn a_queue_that_went_and_came_again_is_no_strangers_queue() {
 #[test]
 fn a_short_path_waits_until_long_ones_have_given_way() {
     let mut control = limiting();
-    let short = |now_s| Seen {
+    let short = |now_s| Sample {
         min_rtt_s: 0.01,
         least_rtt_s: 0.01,
         group_rtt_s: 0.01,
@@ -1300,7 +1300,7 @@ fn a_short_path_waits_until_long_ones_have_given_way() {
 #[test]
 fn a_trial_that_a_word_ends_leaves_what_was_got_in_it() {
     let mut control = Control::new(Prefer::Balanced, FLOOR);
-    let slow = |now_s| Seen {
+    let slow = |now_s| Sample {
         rate: mbit(0.1),
         moved_bytes: mbit(0.1) * PASS_S,
         ..seen(now_s, 0.0, 0.0)
@@ -1308,7 +1308,7 @@ fn a_trial_that_a_word_ends_leaves_what_was_got_in_it() {
     pass(&mut control, 0.0, 1.0, slow);
     pass(&mut control, 1.0, 5.8, |now_s| seen(now_s, 0.0, 0.0));
     // It just recovers from losses.
-    control.step(&Seen {
+    control.step(&Sample {
         rate: mbit(0.5),
         ..together(6.8, 10.0, 0.0)
     });
@@ -1323,7 +1323,7 @@ proptest! {
     ) {
         let mut control = Control::new(Prefer::Balanced, FLOOR);
         for (pass, (theirs, weights, senders, their_queue_s, queue_s)) in words.into_iter().enumerate() {
-            control.step(&Seen {
+            control.step(&Sample {
                 now_s: pass as f64 * PASS_S,
                 queue_s,
                 min_rtt_s: RTT_S,
@@ -1339,7 +1339,7 @@ proptest! {
                 own_weight: 1.0,
                 full_weights: 1.0 + weights,
                 light: theirs,
-                demands: vec![Demand {
+                demands: vec![DeviceDemand {
                     rate: theirs,
                     connections: weights + 1.0,
                 }],
@@ -1372,7 +1372,7 @@ fn ratio_beside_a_saw(step: f64) -> f64 {
         }
         let theirs = mbit(2.5) * least / weights;
         let share = control.share;
-        control.step(&Seen {
+        control.step(&Sample {
             weights,
             full_weights: weights,
             senders: 8,
@@ -1401,7 +1401,7 @@ fn a_member_that_changes_its_demand_bit_by_bit_does_not_keep_shares_apart() {
 fn a_neighbours_word_does_not_halve_what_a_device_has_measured_itself() {
     let each = |moving: f64| {
         each_mbit(
-            |now_s| Seen {
+            |now_s| Sample {
                 moving,
                 ..seen(now_s, 0.0, 0.0)
             },
@@ -1421,14 +1421,14 @@ fn a_neighbours_word_does_not_halve_what_a_device_has_measured_itself() {
 fn who_is_robbed_by_one_that_said_it_moved_nothing_gives_its_limits_up() {
     for moving in [2.0, 1.0] {
         let mut control = Control::new(Prefer::Balanced, FLOOR);
-        pass(&mut control, 0.0, 8.0, |now_s| Seen {
+        pass(&mut control, 0.0, 8.0, |now_s| Sample {
             moving,
             ..seen(now_s, 0.0, 0.0)
         });
-        pass(&mut control, 8.0, 40.0, |now_s| Seen {
+        pass(&mut control, 8.0, 40.0, |now_s| Sample {
             rate: mbit(1.5),
             moved_bytes: mbit(1.5) * PASS_S,
-            demands: vec![Demand {
+            demands: vec![DeviceDemand {
                 rate: 0.0,
                 connections: 1.0,
             }],
@@ -1470,7 +1470,7 @@ fn who_gets_something_through_is_counted_without_weights() {
             .flat_map(|one| group::of_device(one, SEGMENT_BYTES))
             .collect();
         let seen = policy
-            .look(Duration::ZERO, &fast(own), &neighbours, 0.0, &[])
+            .sample(Duration::ZERO, &fast(own), &neighbours, 0.0, &[])
             .expect("sends");
         (seen.senders, seen.moving)
     };
@@ -1518,7 +1518,7 @@ fn who_has_its_whole_cap_again_has_regained_what_it_had() {
 fn a_queue_lowers_a_share_that_others_have_just_made_small() {
     let mut control = limiting();
     pass(&mut control, 0.0, 2.0, |now_s| seen(now_s, 0.011, 0.011));
-    let with_others = |now_s: f64| Seen {
+    let with_others = |now_s: f64| Sample {
         weights: 8.0,
         full_weights: 8.0,
         rate: mbit(1.25),
@@ -1566,13 +1566,13 @@ fn a_neighbour_that_says_it_has_nothing_and_keeps_a_short_queue_starves_nobody()
 fn one_members_word_does_not_decide_for_who_has_measured_nothing() {
     for told_mbit in [5.0, 0.0, 0.001] {
         let mut control = Control::new(Prefer::Balanced, FLOOR);
-        let told = |of: Seen| Seen {
+        let told = |of: Sample| Sample {
             senders: 3,
             moving: 3.0,
             weights: 3.0,
             full_weights: 3.0,
             demands: [5.0, told_mbit]
-                .map(|said| Demand {
+                .map(|said| DeviceDemand {
                     rate: mbit(said),
                     connections: 1.0,
                 })
@@ -1581,7 +1581,7 @@ fn one_members_word_does_not_decide_for_who_has_measured_nothing() {
         };
         pass(&mut control, 0.0, 8.0, |now_s| told(seen(now_s, 0.0, 0.0)));
         pass(&mut control, 8.0, 40.0, |now_s| {
-            told(Seen {
+            told(Sample {
                 rate: mbit(1.5),
                 moved_bytes: mbit(1.5) * PASS_S,
                 ..together(now_s, 9.0, 0.013)
@@ -1599,15 +1599,15 @@ fn one_members_word_does_not_decide_for_who_has_measured_nothing() {
 /// Whether one of eight gives its limits up, where a member says of so many senders that each had twice what the others had.
 fn ends_limits(senders: u32) -> bool {
     let mut control = after_a_trial();
-    let honest = Demand {
+    let honest = DeviceDemand {
         rate: mbit(5.0),
         connections: 1.0,
     };
-    let claimed = Demand {
+    let claimed = DeviceDemand {
         rate: f64::from(senders) * mbit(100.0),
         connections: f64::from(senders),
     };
-    pass(&mut control, 8.0, 12.0, |now_s| Seen {
+    pass(&mut control, 8.0, 12.0, |now_s| Sample {
         senders: 8,
         moving: 8.0,
         weights: 8.0,

@@ -3,7 +3,7 @@
 
 use super::*;
 
-fn asked(known: &mut Known<u64, Arc<str>>, keys: std::ops::Range<u64>) -> Vec<u64> {
+fn asked(known: &mut OwnerTable<u64, Arc<str>>, keys: std::ops::Range<u64>) -> Vec<u64> {
     known.ask(Duration::ZERO, roots(keys), ASKED_AT_ONCE)
 }
 
@@ -14,7 +14,7 @@ fn roots(keys: std::ops::Range<u64>) -> impl Iterator<Item = (u32, u64)> {
 #[test]
 fn what_is_asked_about_again_stays_what_it_was_when_it_ends() {
     let at = Duration::from_secs;
-    let mut known = Known::<u64, Arc<str>>::default();
+    let mut known = OwnerTable::<u64, Arc<str>>::default();
     assert_eq!(known.ask(at(5), roots(0..1), 64), [0]);
     assert!(known.answer(vec![(0, Some("/a".into()))]), "news");
     assert!(known.ask_again(at(5), roots(0..1), 64).is_empty());
@@ -27,7 +27,7 @@ fn what_is_asked_about_again_stays_what_it_was_when_it_ends() {
 #[test]
 fn what_was_asked_longest_ago_is_asked_again_first() {
     let at = Duration::from_secs;
-    let mut known = Known::<u64, Arc<str>>::default();
+    let mut known = OwnerTable::<u64, Arc<str>>::default();
     known.ask(at(1), roots(5..10), 64);
     known.ask(at(2), roots(0..5), 64);
     assert_eq!(known.ask_again(at(9), roots(0..10), 6), [5, 6, 7, 8, 9, 0]);
@@ -36,7 +36,7 @@ fn what_was_asked_longest_ago_is_asked_again_first() {
 
 #[test]
 fn each_is_asked_for_once_and_only_so_many_at_a_time() {
-    let mut known = Known::default();
+    let mut known = OwnerTable::default();
     assert_eq!(asked(&mut known, 0..100), (0..64).collect::<Vec<_>>());
     assert_eq!(asked(&mut known, 0..100), (64..100).collect::<Vec<_>>());
     assert!(asked(&mut known, 0..100).is_empty());
@@ -50,7 +50,7 @@ fn each_is_asked_for_once_and_only_so_many_at_a_time() {
 
 #[test]
 fn what_no_flow_names_is_forgotten_and_asked_for_anew() {
-    let mut known = Known::default();
+    let mut known = OwnerTable::default();
     asked(&mut known, 0..3);
     known.answer(vec![(1, Some("/a".into()))]);
     known.retain(&BTreeSet::from([0, 2]));
@@ -60,7 +60,7 @@ fn what_no_flow_names_is_forgotten_and_asked_for_anew() {
 
 #[test]
 fn the_oldest_goes_when_there_are_too_many() {
-    let mut known = Known::<u64, Arc<str>>::default();
+    let mut known = OwnerTable::<u64, Arc<str>>::default();
     for first in (0..KEPT as u64 + 64).step_by(64) {
         asked(&mut known, first..first + 64);
     }

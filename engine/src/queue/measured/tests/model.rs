@@ -385,7 +385,7 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
                 let packets: usize = flows.iter().filter(counts).map(|flow| flow.queue.len()).sum();
                 packets as u64 * PACKET as u64
             };
-            let passed = Passed {
+            let passed = LinkCounters {
                 sent_bytes: sent,
                 backlog_bytes: queued(|_| true),
                 tcp_sent_bytes: tcp_sent,

@@ -5,7 +5,7 @@
 //! in neighbours that have given theirs up.
 
 use super::super::plain::TRIAL_S;
-use super::super::seen::Seen;
+use super::super::sample::Sample;
 use super::{Control, OTHERS_END_S, Phase, REPORT_S, STAYS, Why, is_round};
 
 /// The others have no limits where they have so many times what this device had.
@@ -44,7 +44,7 @@ const EARLY_S: f64 = 0.5;
 
 impl Control {
     /// Whether a queue is somebody else's, or less is moved than limits are worth.
-    pub(super) fn strange(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64, dt_s: f64) -> Option<Why> {
+    pub(super) fn strange(&mut self, seen: &Sample, wait_s: f64, too_long_s: f64, dt_s: f64) -> Option<Why> {
         if let Phase::Withdrawn { until_s, why } = self.phase {
             self.of_plain = None;
             if self.has_left_alone(seen, why, dt_s) {
@@ -97,7 +97,7 @@ impl Control {
     }
 
     /// Whether a queue that is emptied stays though this device gives way.
-    fn does_not_empty(&self, seen: &Seen, wait_s: f64, too_long_s: f64, stays: Why) -> bool {
+    fn does_not_empty(&self, seen: &Sample, wait_s: f64, too_long_s: f64, stays: Why) -> bool {
         let Phase::Empty {
             round,
             first_s,
@@ -127,7 +127,7 @@ impl Control {
 
     /// While a queue is emptied those who give way have small windows. Where most have far larger ones than this device had
     /// before, they have given their limits up, and whoever keeps them is starved.
-    fn is_outgrown(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64, dt_s: f64) -> bool {
+    fn is_outgrown(&mut self, seen: &Sample, wait_s: f64, too_long_s: f64, dt_s: f64) -> bool {
         let had = match self.phase {
             Phase::Empty { before, .. } if wait_s > too_long_s && seen.now_s - self.returned_s > OTHERS_END_S => {
                 before.max(self.share)
@@ -141,7 +141,7 @@ impl Control {
 
     /// Soon after a trial what plain TCP moves here is fresh, and a stranger takes more with each second. So it does not
     /// wait until the share has settled: packets wait, here and elsewhere, and it is not for a share that is too large.
-    fn is_worse_early(&mut self, seen: &Seen, wait_s: f64, dt_s: f64) -> bool {
+    fn is_worse_early(&mut self, seen: &Sample, wait_s: f64, dt_s: f64) -> bool {
         let is_less = self.plain.is_little_early(seen, self.wish.early);
         // A wait of more than a round trip may be the collapse with which a trial ends, and one that nothing has passed since
         // says nothing of now.
@@ -158,7 +158,7 @@ impl Control {
     }
 
     /// What was seen alone was no stranger: the others go on without this device, which is one to them.
-    fn has_left_alone(&mut self, seen: &Seen, why: Why, dt_s: f64) -> bool {
+    fn has_left_alone(&mut self, seen: &Sample, why: Why, dt_s: f64) -> bool {
         let is_alone = !matches!(why, Why::Unknown) && seen.theirs.is_some_and(|theirs| OUTGROWN * theirs < seen.rate);
         self.outgrown_s = if is_alone { self.outgrown_s + dt_s } else { 0.0 };
         self.outgrown_s > ALONE_FOR_S
@@ -178,7 +178,7 @@ impl Control {
         };
     }
 
-    pub(super) fn return_to_limits(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64) {
+    pub(super) fn return_to_limits(&mut self, seen: &Sample, wait_s: f64, too_long_s: f64) {
         let left_alone = self.outgrown_s > ALONE_FOR_S;
         if let Some(theirs) = seen.theirs.filter(|_| left_alone) {
             // Nothing new was learnt of what all would have without limits.

@@ -8,7 +8,7 @@ use crate::model::{Flow, Process};
 
 /// A flow's verdict, and what it was judged by.
 #[derive(Clone, Debug, Default)]
-pub struct Judged {
+pub struct Judgement {
     pub verdict: Verdict,
     pub by: Option<Basis>,
     /// In which step.

@@ -8,7 +8,7 @@ pub const APART_FROM: usize = 3;
 
 /// What there is to see at one moment.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct Sample {
     pub now_s: f64,
     /// How long packets of ours wait, and their minimum RTT.
     pub queue_s: f64,
@@ -33,7 +33,7 @@ pub struct Seen {
     pub full_weights: f64,
     pub light: f64,
     /// What neighbours would get without limits, as they say.
-    pub demands: Vec<Demand>,
+    pub demands: Vec<DeviceDemand>,
     /// The share that the windows of neighbours stand for.
     pub theirs: Option<f64>,
     /// How long their packets wait, as they say.
@@ -41,7 +41,7 @@ pub struct Seen {
     pub segment_bytes: f64,
 }
 
-impl Seen {
+impl Sample {
     pub fn is_told(&self) -> bool {
         is_told(&self.demands, self.senders.saturating_sub(self.own))
     }
@@ -49,14 +49,14 @@ impl Seen {
 
 /// What a device's connections would get without limits, together, and how many they are.
 #[derive(Clone, Copy, Debug)]
-pub struct Demand {
+pub struct DeviceDemand {
     pub rate: f64,
     pub connections: f64,
 }
 
 /// Most of so many other devices say what there is to have here: one alone would keep all others from knowing. That it would
 /// have nothing tells nothing.
-pub fn is_told(demands: &[Demand], others: usize) -> bool {
+pub fn is_told(demands: &[DeviceDemand], others: usize) -> bool {
     let say = demands.iter().filter(|demand| demand.rate > 0.0).count() as f64;
     say > MOST_SAY * others as f64
 }
