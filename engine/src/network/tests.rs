@@ -17,6 +17,7 @@ mod control;
 mod datagrams;
 mod enforcement;
 mod forwarded;
+mod lasting;
 mod pause;
 
 pub fn interface(index: u32) -> Interface {
