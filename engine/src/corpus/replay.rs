@@ -20,7 +20,7 @@ use super::plain::{Readable, Written, get};
 use super::translation::priority::Call;
 use crate::config::Config;
 use crate::network::{self, Network, Setup};
-use crate::priority::{self, Grants, Priority};
+use crate::priority::{self, Grants, Priority, first_match};
 
 const CORPUS: &str = "tests/corpus";
 /// Of an input or an action in a message.
@@ -80,11 +80,22 @@ impl Engine {
                 let now = get(line, "t")?;
                 let actions = match line.get("call") {
                     Some(call) => call_on(engine, now, Call::read(call)?),
-                    None => engine.step(now, get::<priority::Input>(line, "in")?),
+                    None => engine.step(now, matched_anew(engine, get(line, "in")?)),
                 };
                 Ok(written(self.inputs, &actions))
             }
         }
+    }
+}
+
+/// Which rule matches is decided outside, by the engine's rules: that is replayed too.
+fn matched_anew(engine: &Priority, input: priority::Input) -> priority::Input {
+    match input {
+        priority::Input::Started { started, rule: _ } => priority::Input::Started {
+            rule: first_match(&engine.rules(), &started.process),
+            started,
+        },
+        input => input,
     }
 }
 

@@ -18,6 +18,7 @@ mod control;
 mod datagrams;
 mod enforcement;
 mod forwarded;
+mod lasting;
 mod pause;
 
 pub fn interface(index: u32) -> Interface {

@@ -590,3 +590,30 @@ fn a_user_who_overruns_a_grant_again_and_again_waits_longer_for_less_each_time()
     machine.now += Duration::from_secs(1);
     assert!(machine.start_as(2_001, own()), "a long time ago is forgotten");
 }
+
+#[test]
+fn an_overrun_is_remembered_for_a_minute_after_its_wait_and_no_longer() {
+    for (later_s, gets_it_after_a_second) in [(40, false), (120, true)] {
+        let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
+        let wish = PriorityRule {
+            schedule: fifo(10),
+            ..rule("mine", "/home/robot/app")
+        };
+        machine.priority.add_rule(wish, 1000, &[]).unwrap();
+        let own = || Process {
+            trusted: Vec::new(),
+            ..process("/home/robot/app")
+        };
+        for pid in [1, 2] {
+            assert!(machine.start_as(pid, own()));
+            machine.compute(10, |_| 1.0);
+            assert!(machine.granted.is_empty());
+            machine.now += if pid == 1 {
+                Duration::from_secs(later_s)
+            } else {
+                ms(700)
+            };
+        }
+        assert_eq!(machine.start_as(3, own()), gets_it_after_a_second, "{later_s} s later");
+    }
+}
