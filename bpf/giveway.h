@@ -121,7 +121,7 @@ struct gw_control_outcome {
 /* What is to become of a connection's window for what it receives. */
 enum gw_window_wish {
 	GW_WINDOW_FREE = 0, /* as it was found */
-	GW_WINDOW_GIVES_WAY = 0xffffffff, /* by the rule; a number between: at most so many bytes */
+	GW_WINDOW_GIVES_WAY = 1,
 };
 
 struct gw_receiver_wanted {

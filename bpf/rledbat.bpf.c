@@ -5,8 +5,7 @@
  *
  * The daemon names connections in `wanted_receivers` and runs `gw_apply_receivers` over all sockets once. From then on
  * the kernel asks `gw_offer` before each packet that such a socket sends, acknowledgements included, while it can still
- * change the window that the packet offers. A connection that has a share of its link is named with that: its window is
- * held at so many bytes, by no rule of ours, and by the same means.
+ * change the window that the packet offers.
  *
  * A round trip is the time from an acknowledgement to the first packet that echoes its timestamp. The kernel never takes
  * back what was offered, so a window that shrinks does so as packets come in.
@@ -233,13 +232,6 @@ int gw_offer(struct bpf_sock_ops *ops)
 	tp = r && !r->is_given_up ? bpf_skc_to_tcp_sock(bpf_sk) : NULL;
 	if (!tp)
 		return 1;
-	if (r->held) {
-		look_beyond(tp, tp->rcv_nxt, &b);
-		mark = bpf_sk_storage_get(&gw_marks, bpf_sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
-		if (mark)
-			offer(ops, mark, r, tp, r->held, b.end - tp->rcv_nxt);
-		return 1;
-	}
 	now_us = bpf_ktime_get_ns() / NSEC_PER_USEC;
 	now = now_us / 1000;
 	packets = tp->data_segs_in - r->arrived;
@@ -298,7 +290,7 @@ int gw_offer(struct bpf_sock_ops *ops)
 	return 1;
 }
 
-static __always_inline void switch_on(struct tcp_sock *tp, __u32 held, struct gw_receiver_outcome *o)
+static __always_inline void switch_on(struct tcp_sock *tp, struct gw_receiver_outcome *o)
 {
 	struct sock *sk = (struct sock *)tp;
 	struct gw_mark *mark = bpf_sk_storage_get(&gw_marks, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
@@ -312,14 +304,7 @@ static __always_inline void switch_on(struct tcp_sock *tp, __u32 held, struct gw
 	r = bpf_sk_storage_get(&receivers, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!r)
 		return;
-	if (held && r->held) {
-		r->held = held;
-		o->kind = GW_APPLIED;
-		o->error = 0;
-		return;
-	}
 	__builtin_memset(r, 0, sizeof(*r));
-	r->held = held;
 	r->arrived = tp->data_segs_in;
 	r->counted_to = tp->rcv_nxt;
 	begin_watch(r, tp->rx_opt.rcv_tsecr, bpf_ktime_get_ns() / NSEC_PER_USEC);
@@ -370,7 +355,7 @@ int gw_apply_receivers(struct bpf_iter__tcp *ctx)
 	if (wanted->window == GW_WINDOW_FREE)
 		switch_off(tp, &o);
 	else
-		switch_on(tp, wanted->window == GW_WINDOW_GIVES_WAY ? 0 : wanted->window, &o);
+		switch_on(tp, &o);
 	bpf_seq_write(seq, &o, sizeof(o));
 	return 0;
 }

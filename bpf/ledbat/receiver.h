@@ -24,7 +24,6 @@ struct receiver {
 	__u32 gap_us;       /* the least between two times in this round and the one before */
 	__u32 next_gap_us;  /* in this round */
 	__u32 counted_to;   /* sequence number up to which holes were counted as lost */
-	__u32 held;         /* bytes, where it is no rule that says how large the window is; else 0 */
 	__u8 is_begun;      /* a transfer is under way, and its window ours */
 	__u8 has_filled;    /* the window, in this round; it counts in the next one too */
 	__u8 was_marked;    /* by ECN, at the last packet */

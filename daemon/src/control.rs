@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use giveway_engine::class::Activity;
 use giveway_engine::config::{RealtimeRule, SchedPolicyName};
+use giveway_engine::enforcement::by_hand::HandView;
 use giveway_engine::model::{Class, ProcessId};
-use giveway_engine::network::by_hand::HandView;
 use giveway_engine::queue::BackgroundFlow;
 use giveway_engine::queue::links::LinkRates;
 

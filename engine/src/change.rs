@@ -87,6 +87,23 @@ pub enum Value {
     Unset(()),
 }
 
+/// By which rule something is to be as it is, and why. It travels with what is asked for.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Reason {
+    pub rule: String,
+    pub why: String,
+}
+
+impl Reason {
+    /// Nothing is in force for a while.
+    pub fn of_pause(why: &str) -> Self {
+        Self {
+            rule: "pause".to_owned(),
+            why: why.to_owned(),
+        }
+    }
+}
+
 /// One change, made or only wanted.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Change {

@@ -13,11 +13,18 @@
 use crate::matcher::{Ends, Marks};
 use crate::model::{Choice, ChosenLimit, Class, LimitNumber, LimitNumbers, Process, Rates, RuleId};
 
+mod action;
 mod active;
+pub mod by_hand;
 mod commands;
 mod evidence;
+pub mod flow_table;
+pub mod flows;
+pub mod forwarded;
+pub mod hand;
 mod marks;
 mod packets;
+pub mod processes;
 pub(crate) mod rules;
 mod sessions;
 mod source;
@@ -25,6 +32,7 @@ mod source;
 mod tests;
 mod units;
 
+pub use action::{Action, Input};
 pub(crate) use active::Meant;
 pub use active::{Active, Activity};
 pub use commands::CommandLimits;

@@ -97,6 +97,31 @@ pub struct Plan {
     pub orders: BTreeMap<u32, u64>,
 }
 
+#[derive(Debug)]
+pub enum Input {
+    /// The ways in of the managed links, or out of those without a queue of ours, while there are such limits or orders; and
+    /// what was counted there, where it was looked at.
+    Arrivals {
+        way: Way,
+        arrivals: Vec<Arrival>,
+        counted: Option<Counted>,
+    },
+    /// What has come by links where it is ordered, by interface.
+    Arrived(BTreeMap<u32, Arrived>),
+    /// The outcome of [`Action::Set`]; after an error nothing of it is left.
+    Outcome { way: Way, outcome: Result<LeftOut, String> },
+    /// What that had put up is no more, for this reason.
+    Lost { way: Way, why: String },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Put this up in place of what is there; None: nothing.
+    Set { way: Way, plan: Option<Plan> },
+    /// Bulk and background that arrive by these interfaces may have so much together, bytes a second.
+    MakeAvailable(BTreeMap<u32, u64>),
+}
+
 /// What queues have counted since they were put up.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counted {

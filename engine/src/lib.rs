@@ -10,12 +10,14 @@
 #![forbid(unsafe_code)]
 
 pub mod back_off;
+pub mod background;
 pub mod change;
 pub mod class;
 pub mod config;
 #[cfg(any(test, feature = "corpus"))]
 pub mod corpus;
 pub mod downlink;
+pub mod enforcement;
 pub mod matcher;
 pub mod model;
 pub mod network;

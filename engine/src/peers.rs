@@ -19,7 +19,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{CryptoRng, Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-pub use codec::{Direction, Malformed, Purpose, Report, Sender, UNLIMITED_KBIT};
+pub use codec::{Malformed, Purpose, Report, Sender, UNLIMITED_KBIT};
 use pace::Pace;
 pub use pace::{Group, PaceConfig};
 pub use seal::{Key, KeyError, Keyring, MAGIC, MAX_DATAGRAM_BYTES, VERSION};
@@ -32,6 +32,16 @@ const OLDER_SHOWN: Duration = Duration::from_millis(*codec::INTERVAL_RANGE_MS.en
 
 /// A sleep of this length is as long as a challenge may be believed to be recent.
 const LONG_SLEEP: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// The group's keys, read anew; None works alone.
+    Keys(Option<Keyring>),
+    /// A datagram on the group's port.
+    Datagram { from: IpAddr, bytes: &'a [u8] },
+    /// Datagrams on that port that were refused unread, since the last time.
+    Filtered(Filtered),
+}
 
 /// Why a datagram was not taken in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -397,12 +407,6 @@ impl Neighbourhood {
     /// Other devices that are believed and have connections to report.
     pub fn sending_devices(&self) -> usize {
         self.sessions.believed().filter(|s| !s.senders.is_empty()).count()
-    }
-
-    /// Of these, those of whose connections some go this way.
-    pub fn devices(&self, direction: Direction) -> usize {
-        let goes = |sender: &Sender| sender.direction == direction;
-        self.sessions.believed().filter(|s| s.senders.iter().any(goes)).count()
     }
 
     pub fn counters(&self) -> Counters {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The queue on one managed link ([`links`] has them all). Input: the configuration, what the kernel can do, the link as
-//! it is now, the outcome of the last request, and counters. Output: the queue to ask for, with its reason. A queue's
+//! it is now, the outcome of the last request, and counters. Output: the queue to ask for, with its reason and the rate that
+//! counts for the link: the configured one, the one found ([`measured`]), or the device's. A queue's
 //! standing form (backend, interface, what is attached to it) is journalled and explained; its tuning is only written.
 //! Never asks twice for the same, and never for anything once another tool has replaced the link's qdisc. What fails is
 //! tried again: at once when the link changes, else after longer and longer waits. Where nothing is to be held, there is no
@@ -20,12 +21,14 @@ use crate::model::{Class, Dscp, Flow};
 pub mod band_rates;
 mod contest;
 mod demand;
+mod input;
 pub mod links;
 pub mod measured;
 pub mod traffic;
 
 use contest::Contest;
 use demand::Demand;
+pub use input::Input;
 use links::Rate;
 use measured::{Measured, MeasuredView, Passed, Socket};
 use traffic::{ByQdisc, QueueCounters};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rates as people write them on a command line: a number and its unit. Input: text. Output: bytes a second, or what is
-//! wrong with the text. Configuration files have the unit in the key's name.
+//! wrong with the text. Configuration files have the unit in the key's name. (A link's rate is [`crate::queue`]'s business.)
 
 use std::ops::RangeInclusive;
 

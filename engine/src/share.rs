@@ -11,11 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::change::{Setting, Value};
 use crate::config::{CapPolicyName, Config};
 use crate::model::{Class, Cookie};
-use crate::peers::{Direction, Neighbourhood};
+use crate::peers::Neighbourhood;
 use crate::queue::traffic::QueueCounters;
 
 mod fixed;
 mod found;
+pub mod limiter;
 
 /// No cap is ever below this many segments: enough for fast retransmit to work (three duplicate ACKs,
 /// RFC 5681 section 3.2), and the floor that no neighbour's word can push a device below.
@@ -24,7 +25,7 @@ pub const FLOOR_SEGMENTS: u32 = 4;
 /// IP and TCP headers with timestamps: what a segment on the link has beside its payload.
 pub const HEADER_BYTES: u32 = 52;
 
-/// How many share the air one way: devices that send, or receive, and the connections among which this one divides its share.
+/// How many share the air: devices that send, and the connections among which this one divides its share.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Sharing {
     /// Devices that do, this one included where it does.
@@ -50,7 +51,6 @@ pub struct Limits {
     /// Segments.
     pub cwnd: Option<u32>,
     pub pacing_rate_bytes_per_s: Option<u64>,
-    pub receive_window_bytes: Option<u64>,
 }
 
 impl Limits {
@@ -58,7 +58,6 @@ impl Limits {
         match setting {
             Setting::Cap => self.cwnd.into(),
             Setting::PacingRate => self.pacing_rate_bytes_per_s.into(),
-            Setting::ReceiveWindow => self.receive_window_bytes.into(),
             _ => Value::default(),
         }
     }
@@ -73,8 +72,7 @@ pub struct Link<'a> {
     pub queue: Option<&'a QueueCounters>,
 }
 
-/// A connection of this device that sends over the managed link, or that receives: then its window is the one that it
-/// offers, its rate what arrives, and round trips are as this end sees them.
+/// A connection of this device that sends over the managed link.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
     pub cookie: Cookie,
@@ -95,8 +93,6 @@ pub struct Member {
     pub unsent_bytes: u64,
     /// It repeats what was lost.
     pub is_repeating: bool,
-    /// A receiver that had offered more than it does now, and to which that still comes.
-    pub is_draining: bool,
 }
 
 /// A policy. One is in force at a time.
@@ -123,11 +119,6 @@ pub trait Allotment: Send {
     /// The same in numbers, of a capacity that is found.
     fn found(&self, _: &Link<'_>) -> Option<FoundView> {
         None
-    }
-
-    /// Whether its limits, where there are some, are what holds a connection that wants more.
-    fn is_tight(&self) -> bool {
-        true
     }
 
     /// Whether those that want less than they may have leave the rest to the others.
@@ -159,7 +150,7 @@ pub trait Allotment: Send {
 pub fn from_config(config: &Config) -> Box<dyn Allotment> {
     match config.cap_policy() {
         CapPolicyName::Found => {
-            let found = found::FoundCapacity::from_config(&config.cap, Direction::Up);
+            let found = found::FoundCapacity::from_config(&config.cap);
             match config.cap.policy {
                 CapPolicyName::Found => Box::new(found),
                 // A key goes wherever its device does: among others' devices it is to change nothing.
@@ -168,12 +159,6 @@ pub fn from_config(config: &Config) -> Box<dyn Allotment> {
         }
         _ => Box::new(fixed::Fixed::from_config(&config.cap)),
     }
-}
-
-/// The policy for what is received; None: nothing of it is limited. A fixed capacity is that of senders alone.
-pub fn of_receivers(config: &Config) -> Option<Box<dyn Allotment>> {
-    let of = || Box::new(found::FoundCapacity::from_config(&config.cap, Direction::Down)) as Box<dyn Allotment>;
-    config.shares_downlink().then(of)
 }
 
 /// The share of a capacity that is found, and what is done with it (docs/shares.md).

@@ -10,10 +10,13 @@ use serde::{Deserialize, Serialize};
 use crate::change::Latest;
 use crate::class::Activity;
 use crate::downlink::DownlinkView;
+use crate::enforcement::Enforcement;
+use crate::enforcement::by_hand::HandView;
+use crate::enforcement::elsewhere::ElsewhereView;
+use crate::enforcement::limit_use::LimitUse;
+use crate::enforcement::shortfalls::ShortfallView;
+use crate::enforcement::view::{DownloadOrder, LimitsView};
 use crate::model::{Class, Dscp, Flow, Interface};
-use crate::network::by_hand::HandView;
-use crate::network::enforcement::{DownloadOrder, ElsewhereView, Enforcement, LimitsView, ShortfallView};
-use crate::network::limit_use::LimitUse;
 use crate::peers::{Counters, Peer, Sender};
 use crate::priority::PriorityStatus;
 use crate::queue::QueueView;
@@ -164,21 +167,7 @@ pub struct PolicyView {
     /// The same in numbers, of a capacity that is found; None where nothing of this device sends.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub found: Option<FoundView>,
-    /// Of what is received; None where nothing of it is limited.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub receiving: Option<ReceivingView>,
     pub dry_run: bool,
-}
-
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct ReceivingView {
-    /// Devices that receive in bulk, this one included.
-    pub devices: u32,
-    /// This device's connections that do.
-    pub connections: u32,
-    /// As [`PolicyView::doing`].
-    #[serde(default)]
-    pub doing: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -223,9 +212,6 @@ pub struct FlowView {
     /// What it receives gives way too.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub receive_gives_way: bool,
-    /// The most that may be under way to it, bytes, by its share of the link.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub receive_window: Option<u64>,
     pub sender: bool,
     /// It receives in bulk.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]

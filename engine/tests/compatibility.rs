@@ -3,7 +3,7 @@
 
 use giveway_engine::config::{BackendName, Config};
 use giveway_engine::model::{CaState, Class};
-use giveway_engine::peers::{Direction, Keyring, Purpose, Refusal, Report, Sender, UNLIMITED_KBIT};
+use giveway_engine::peers::{Keyring, Purpose, Refusal, Report, Sender, UNLIMITED_KBIT};
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex
@@ -38,7 +38,7 @@ fn a_configuration_of_0_1_is_read_and_means_the_same() {
 fn a_report_of_version_2_is_opened_and_says_the_same() {
     let content = keys().open(&bytes(include_str!("compatibility/report-2.hex"))).unwrap();
     let report = Report::decode(&content).unwrap();
-    let up = Sender {
+    let standard = Sender {
         cwnd_segments: 43,
         min_rtt_us: 256_000,
         srtt_us: 262_144,
@@ -46,11 +46,10 @@ fn a_report_of_version_2_is_opened_and_says_the_same() {
         ca_state: CaState::Open,
         delivery_rate_kbit: 1_950,
         retransmits: 17,
-        direction: Direction::Up,
         class: Class::Standard,
         demand_kbit: UNLIMITED_KBIT,
     };
-    let down = Sender {
+    let background = Sender {
         cwnd_segments: 10,
         min_rtt_us: 20_000,
         srtt_us: 90_000,
@@ -58,7 +57,6 @@ fn a_report_of_version_2_is_opened_and_says_the_same() {
         ca_state: CaState::Recovery,
         delivery_rate_kbit: 8_000,
         retransmits: 300,
-        direction: Direction::Down,
         class: Class::Background,
         demand_kbit: 2_500,
     };
@@ -70,7 +68,7 @@ fn a_report_of_version_2_is_opened_and_says_the_same() {
         purpose: Purpose::Telling,
         doubts: vec![0xbeef],
         echoes: vec![0x2122_2324_2526_2728],
-        senders: vec![up, down],
+        senders: vec![standard, background],
     };
     assert_eq!(report, told);
 }

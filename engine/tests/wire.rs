@@ -9,8 +9,7 @@ use std::time::Duration;
 use giveway_engine::peers::pace::{MAX_ANNOUNCED_REPORTS, report_airtime_us};
 use giveway_engine::peers::session::{CHALLENGE_AGE, MAX_BELIEVED, MAX_CANDIDATES};
 use giveway_engine::peers::{
-    Direction, Heard, Key, Keyring, Neighbourhood, Outgoing, PaceConfig, Purpose, Refusal, Report, Sender,
-    UNLIMITED_KBIT,
+    Heard, Key, Keyring, Neighbourhood, Outgoing, PaceConfig, Purpose, Refusal, Report, Sender, UNLIMITED_KBIT,
 };
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -43,7 +42,6 @@ fn upload() -> Sender {
         ca_state: CaState::Open,
         delivery_rate_kbit: 1_950,
         retransmits: 17,
-        direction: Direction::Up,
         class: Class::Standard,
         demand_kbit: UNLIMITED_KBIT,
     }

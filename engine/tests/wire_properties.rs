@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use giveway_engine::peers::{
-    Counters, Direction, Heard, Key, Keyring, Neighbourhood, PaceConfig, Purpose, Refusal, Report, Sender, VERSION,
+    Counters, Heard, Key, Keyring, Neighbourhood, PaceConfig, Purpose, Refusal, Report, Sender, VERSION,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -62,7 +62,6 @@ const SENDER: Sender = Sender {
     ca_state: CaState::Recovery,
     delivery_rate_kbit: 1_950,
     retransmits: 17,
-    direction: Direction::Up,
     class: Class::Bulk,
     demand_kbit: 10_000,
 };
@@ -252,11 +251,7 @@ fn senders() -> impl Strategy<Value = Sender> {
         Class::Bulk,
         Class::Background,
     ];
-    let kinds = (
-        select(states.to_vec()),
-        select(classes.to_vec()),
-        select(vec![Direction::Up, Direction::Down]),
-    );
+    let kinds = (select(states.to_vec()), select(classes.to_vec()));
     let counts = (
         numbers(),
         numbers(),
@@ -266,7 +261,7 @@ fn senders() -> impl Strategy<Value = Sender> {
         numbers(),
         numbers(),
     );
-    (kinds, counts).prop_map(|((ca_state, class, direction), n)| Sender {
+    (kinds, counts).prop_map(|((ca_state, class), n)| Sender {
         cwnd_segments: n.0,
         min_rtt_us: n.1,
         srtt_us: n.2,
@@ -275,7 +270,6 @@ fn senders() -> impl Strategy<Value = Sender> {
         retransmits: n.5,
         demand_kbit: n.6,
         ca_state,
-        direction,
         class,
     })
 }

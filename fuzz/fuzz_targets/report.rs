@@ -12,7 +12,7 @@ use std::time::Duration;
 use giveway_engine::model::{CaState, Class};
 use giveway_engine::peers::session::{MAX_BELIEVED, MAX_CANDIDATES};
 use giveway_engine::peers::{
-    Direction, Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, Outgoing, PaceConfig, Report, Sender, UNLIMITED_KBIT,
+    Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, Outgoing, PaceConfig, Report, Sender, UNLIMITED_KBIT,
 };
 use libfuzzer_sys::fuzz_target;
 use rand_chacha::ChaCha20Rng;
@@ -89,7 +89,6 @@ impl Device {
             ca_state: CaState::Open,
             delivery_rate_kbit: number,
             retransmits: number,
-            direction: Direction::Up,
             class: Class::Standard,
             demand_kbit: UNLIMITED_KBIT,
         });

@@ -16,7 +16,7 @@ pub struct AccessPoint {
     /// What the daemons do; without it none runs.
     pub giveway: Option<Cap>,
     /// What they do with connections to the server, which are all background then.
-    pub background: Option<Background>,
+    pub background: Option<BackgroundPolicy>,
     pub managed: Managed,
 }
 
@@ -30,7 +30,7 @@ pub enum Managed {
 
 /// Parts of giveway's class background.
 #[derive(Clone, Copy, Debug)]
-pub struct Background {
+pub struct BackgroundPolicy {
     pub is_marked: bool,
     /// By its congestion control.
     pub is_slowed: bool,
@@ -45,8 +45,6 @@ pub enum Cap {
     Segments(u64),
     /// The share that the devices find of what they send, with this `prefer`.
     Found(&'static str),
-    /// And of what they receive.
-    FoundBothWays(&'static str),
     /// Whatever a daemon does that is told nothing, but for the group's key where it has one.
     Default { has_key: bool },
 }

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::access_point::AccessPoint;
-use crate::medium::report::{Report, SenderCounters};
+use crate::medium::report::{MediumReport, SenderCounters};
 use crate::namespace::Namespace;
 use crate::role::Role;
 
@@ -20,9 +20,9 @@ pub const SERVER_ADDRESS: &str = "10.77.0.254";
 pub struct Air(Role);
 
 /// What happened between two readings of the counters.
-pub struct Period<'a> {
-    pub begin: &'a Report,
-    pub end: &'a Report,
+pub struct AirInterval<'a> {
+    pub begin: &'a MediumReport,
+    pub end: &'a MediumReport,
 }
 
 impl Air {
@@ -47,18 +47,18 @@ impl Air {
         Ok(air)
     }
 
-    pub fn counters(&mut self) -> Result<Report> {
+    pub fn counters(&mut self) -> Result<MediumReport> {
         self.0.ask(json!({"stats": true}))
     }
 
     /// Takes a station (counted from 0) off the air or puts it back.
     pub fn set_present(&mut self, station: usize, present: bool) -> Result<()> {
-        self.0.tell(json!({"station": station, "present": present}))
+        self.0.send_line(json!({"station": station, "present": present}))
     }
 
     /// From now on every sender's rate control is that of this medium.
     pub fn set_rates(&mut self, medium: &str) -> Result<()> {
-        self.0.tell(json!({"rates": medium}))
+        self.0.send_line(json!({"rates": medium}))
     }
 
     pub fn stay(&mut self) -> Result<[i32; 2]> {
@@ -66,8 +66,8 @@ impl Air {
     }
 }
 
-impl Period<'_> {
-    fn percent(&self, part: impl Fn(&Report) -> u64, whole: impl Fn(&Report) -> u64) -> f64 {
+impl AirInterval<'_> {
+    fn percent(&self, part: impl Fn(&MediumReport) -> u64, whole: impl Fn(&MediumReport) -> u64) -> f64 {
         match whole(self.end) - whole(self.begin) {
             0 => 0.0,
             whole => 100.0 * (part(self.end) - part(self.begin)) as f64 / whole as f64,
@@ -77,7 +77,7 @@ impl Period<'_> {
     /// What stations tell each other, which is giveway's reports alone: both legs of broadcasts, to the access point and
     /// repeated by it, and of frames to one station.
     pub fn report_airtime_percent(&self) -> f64 {
-        let reports_ns = |Report { air, .. }: &Report| {
+        let reports_ns = |MediumReport { air, .. }: &MediumReport| {
             air.broadcast.uplink_airtime_ns + air.broadcast.repeat_airtime_ns + air.between_stations_airtime_ns
         };
         self.percent(reports_ns, |report| report.elapsed_ns)
@@ -85,7 +85,7 @@ impl Period<'_> {
 
     /// Of transmissions, not events.
     pub fn collisions_percent(&self) -> f64 {
-        let sum = |report: &Report, of: fn(&SenderCounters) -> u64| {
+        let sum = |report: &MediumReport, of: fn(&SenderCounters) -> u64| {
             let senders = report.stations.iter().chain([&report.ap]);
             senders.map(|sender| of(&sender.counters)).sum()
         };

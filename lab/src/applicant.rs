@@ -53,7 +53,7 @@ pub struct Starts {
 
 /// What the processes said.
 #[derive(Default)]
-pub struct Said {
+pub struct StarterReport {
     /// Of each that a rule meant: from just before it called exec until it saw that it has what the rule gives.
     pub waited_ms: Vec<f64>,
     pub missed: u64,
@@ -68,7 +68,13 @@ impl Starts {
     }
 
     /// Until the last of them has ended. `task`: what those that a rule means do.
-    pub fn run(&self, place: &Namespace, matched: &Applicant, task: &[&str], other: &Applicant) -> Result<Said> {
+    pub fn run(
+        &self,
+        place: &Namespace,
+        matched: &Applicant,
+        task: &[&str],
+        other: &Applicant,
+    ) -> Result<StarterReport> {
         let mut starter = self.begin(place, matched, task, other)?;
         listen(output_of(&mut starter)?)
     }
@@ -92,8 +98,8 @@ pub fn output_of(starter: &mut Process) -> Result<ChildStdout> {
 }
 
 /// Until it has said all.
-pub fn listen(output: ChildStdout) -> Result<Said> {
-    let mut said = Said::default();
+pub fn listen(output: ChildStdout) -> Result<StarterReport> {
+    let mut said = StarterReport::default();
     for line in BufReader::new(output).lines() {
         let line = line?;
         let words: Vec<_> = line.split(' ').collect();

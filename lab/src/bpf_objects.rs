@@ -20,7 +20,7 @@ use crate::calls::{count_run_times, program_info};
 skeleton!("nothing");
 
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Kind {
+pub enum ObjectKind {
     Program,
     /// It ends with its socket, and no process shows that it holds it.
     SocketFilter,
@@ -31,7 +31,7 @@ pub enum Kind {
 /// An object of the kernel.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Object {
-    pub kind: Kind,
+    pub kind: ObjectKind,
     pub id: u32,
     /// Links have none.
     pub name: String,
@@ -39,13 +39,13 @@ pub struct Object {
     pub is_struct_ops: bool,
 }
 
-impl Kind {
+impl ObjectKind {
     /// By what name /proc/PID/fdinfo gives its number.
     fn in_fdinfo(self) -> &'static str {
         match self {
-            Kind::Program | Kind::SocketFilter => "prog_id:",
-            Kind::Map => "map_id:",
-            Kind::Link => "link_id:",
+            ObjectKind::Program | ObjectKind::SocketFilter => "prog_id:",
+            ObjectKind::Map => "map_id:",
+            ObjectKind::Link => "link_id:",
         }
     }
 }
@@ -61,21 +61,21 @@ pub fn all() -> BTreeSet<Object> {
     let programs = ProgInfoIter::default().map(|info| {
         let is_struct_ops = info.ty == ProgramType::StructOps;
         let kind = match info.ty {
-            ProgramType::SocketFilter => Kind::SocketFilter,
-            _ => Kind::Program,
+            ProgramType::SocketFilter => ObjectKind::SocketFilter,
+            _ => ObjectKind::Program,
         };
         object(kind, info.id, text(&info.name), is_struct_ops)
     });
-    let maps = MapInfoIter::default().map(|info| object(Kind::Map, info.id, text(&info.name), false));
+    let maps = MapInfoIter::default().map(|info| object(ObjectKind::Map, info.id, text(&info.name), false));
     let links = LinkInfoIter::default().map(|info| {
         let is_struct_ops = matches!(info.info, LinkTypeInfo::StructOps(_));
-        object(Kind::Link, info.id, String::new(), is_struct_ops)
+        object(ObjectKind::Link, info.id, String::new(), is_struct_ops)
     });
     programs.chain(maps).chain(links).collect()
 }
 
 /// Which objects of a kind a process has open; none where it is gone. A dead process is not while a thread of it is stuck.
-pub fn held_by(pid: i32, kind: Kind) -> BTreeSet<u32> {
+pub fn held_by(pid: i32, kind: ObjectKind) -> BTreeSet<u32> {
     let entries = |folder: String| std::fs::read_dir(folder).into_iter().flatten().flatten();
     let leader = entries(format!("/proc/{pid}/fdinfo")).map(|entry| entry.path());
     let mut descriptors: Vec<_> = leader.collect();
@@ -103,7 +103,7 @@ pub fn attached_links(ids: &BTreeSet<u32>) -> Vec<Object> {
     };
     let attached = LinkInfoIter::default().filter(|link| ids.contains(&link.id) && is_attached(&link.info));
     let object = |link: LinkInfo| Object {
-        kind: Kind::Link,
+        kind: ObjectKind::Link,
         id: link.id,
         name: format!("{:?}", link.info),
         is_struct_ops: matches!(link.info, LinkTypeInfo::StructOps(_)),

@@ -21,7 +21,7 @@ use crate::network::{End, OFFLOADS_OFF};
 use crate::outcome::Outcome;
 use crate::process::keep;
 use crate::role::Role;
-use crate::traffic::stream::{Source, start_sink};
+use crate::traffic::stream::{TcpSource, start_sink};
 
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -137,9 +137,9 @@ impl Cell {
     }
 
     /// Every station sends to the server without end, as long as what is given back lives.
-    pub fn saturate(&self) -> Result<(Vec<Source>, Role)> {
+    pub fn saturate(&self) -> Result<(Vec<TcpSource>, Role)> {
         let sink = start_sink(&self.server)?;
-        let mut sources: Vec<_> = self.stations.iter().map(Source::connect).collect::<Result<_>>()?;
+        let mut sources: Vec<_> = self.stations.iter().map(TcpSource::connect).collect::<Result<_>>()?;
         for source in &mut sources {
             source.start()?;
         }

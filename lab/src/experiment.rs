@@ -35,6 +35,14 @@ impl Run<'_> {
         self.raw.join(self.label() + what)
     }
 
+    /// For what it needs on the way, in the machine's folder for such.
+    pub fn temporary_folder(&self) -> Result<TemporaryFolder> {
+        let name = format!("gwlab-{}-{}", std::process::id(), self.label());
+        let folder = TemporaryFolder(std::env::temp_dir().join(name));
+        std::fs::create_dir_all(&folder.0).context("cannot make a folder")?;
+        Ok(folder)
+    }
+
     /// Keeps every single measurement beside the results.
     pub fn keep(&self, measured: &impl Serialize) -> Result<()> {
         let file = self.file(".json");
@@ -45,6 +53,16 @@ impl Run<'_> {
     /// Instructions are nanoseconds only where the clock is virtual.
     pub fn has_virtual_time(&self) -> bool {
         self.guest.is_some_and(|guest| guest.clock == Clock::Virtual)
+    }
+}
+
+/// Gone when dropped.
+pub struct TemporaryFolder(pub PathBuf);
+
+impl Drop for TemporaryFolder {
+    fn drop(&mut self) {
+        // What cannot be removed is in nobody's way.
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

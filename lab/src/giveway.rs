@@ -17,9 +17,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::access_point::{Background, Cap, PAPER_CAPACITY_MBIT, PAPER_MARGIN_BYTES, PAPER_SEGMENT_BYTES};
+use crate::access_point::{BackgroundPolicy, Cap, PAPER_CAPACITY_MBIT, PAPER_MARGIN_BYTES, PAPER_SEGMENT_BYTES};
 use crate::air::{SERVER_ADDRESS, STATION_DEVICE};
-use crate::interrupt::wait_for;
+use crate::interrupt::{wait_for, wait_until};
 use crate::namespace::Namespace;
 use crate::process::{Process, run};
 use answers::{Recorded, parse_record};
@@ -79,7 +79,6 @@ pub fn cap_configuration(cap: Cap, key: &Path) -> Value {
         Cap::Formula { rtt_ms } => policy["rtt_ms"] = json!(rtt_ms),
         Cap::Segments(segments) => policy["fixed_segments"] = json!(segments),
         Cap::Found(prefer) => policy = json!({"policy": "found", "prefer": prefer}),
-        Cap::FoundBothWays(prefer) => policy = json!({"policy": "found", "prefer": prefer, "downlink": true}),
         Cap::Default { has_key: true } => return json!({"group": {"key_file": key}}),
         Cap::Default { has_key: false } => return json!({}),
     }
@@ -87,7 +86,7 @@ pub fn cap_configuration(cap: Cap, key: &Path) -> Value {
 }
 
 /// Of a daemon on an access point, with the group's key.
-pub fn configuration(cap: Option<Cap>, background: Option<Background>, key: &Path) -> Value {
+pub fn configuration(cap: Option<Cap>, background: Option<BackgroundPolicy>, key: &Path) -> Value {
     let mut all = match cap {
         Some(cap) => cap_configuration(cap, key),
         None => json!({"cap": {"policy": "none"}, "group": {"key_file": key}}),
@@ -100,11 +99,18 @@ pub fn configuration(cap: Option<Cap>, background: Option<Background>, key: &Pat
     all
 }
 
+/// Until a queue of giveway's is in force, by whatever backend.
+pub fn wait_until_queued(at: &Namespace) -> Result<()> {
+    wait_until("giveway's queue", START_LIMIT, || {
+        Ok(answers::status(at)?.network.queue.in_force.is_some())
+    })
+}
+
 /// Until packets are marked, whatever serves them.
 pub fn wait_until_marking(station: &Namespace) -> Result<()> {
-    wait_for("giveway to mark packets", START_LIMIT, || {
+    wait_until("giveway to mark packets", START_LIMIT, || {
         let marks = answers::status(station)?.network.queue.marks;
-        Ok((!marks.is_empty()).then_some(()))
+        Ok(!marks.is_empty())
     })
 }
 
@@ -125,23 +131,25 @@ impl Daemon {
         Self::launch_with(&["--interface", STATION_DEVICE], station, configuration, stem)
     }
 
-    /// As `launch`, where there is no interface to manage.
-    pub fn launch_without_interface(place: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
-        Self::launch_with(&[], place, configuration, stem)
+    /// As `launch`; it answers when this returns.
+    pub fn raise(station: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
+        Self::raise_with(&["--interface", STATION_DEVICE], station, configuration, stem)
     }
 
-    /// As `launch`, with a folder of rules in place of the machine's.
-    pub fn launch_with_rules(rules: &str, station: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
-        Self::launch_with(
-            &["--interface", STATION_DEVICE, "--rules", rules],
-            station,
-            configuration,
-            stem,
-        )
+    /// As `raise`, with a folder of rules in place of the machine's.
+    pub fn raise_with_rules(rules: &str, station: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
+        let words = ["--interface", STATION_DEVICE, "--rules", rules];
+        Self::raise_with(&words, station, configuration, stem)
     }
 
-    /// As `launch`, with these words in place of the interface.
-    pub fn launch_with(words: &[&str], at: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
+    /// As `raise`, with these words in place of the interface.
+    pub fn raise_with(words: &[&str], at: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
+        let mut daemon = Self::launch_with(words, at, configuration, stem)?;
+        daemon.wait_until_up(at)?;
+        Ok(daemon)
+    }
+
+    fn launch_with(words: &[&str], at: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
         // A stem may have dots of its own.
         let [file, log] = ["toml", "log"].map(|ending| PathBuf::from(format!("{}.{ending}", stem.display())));
         write(&file, configuration)?;
@@ -151,15 +159,13 @@ impl Daemon {
     fn start_with(words: &[&str], station: &Namespace, configuration: &Path, log: PathBuf) -> Result<Self> {
         let mut command = station.command(binary()?)?;
         command.arg("run").arg("--config").arg(configuration).args(words);
-        let messages = File::options().create(true).append(true).open(&log)?;
-        command
-            .stdin(Stdio::null())
-            .stdout(messages.try_clone()?)
-            .stderr(messages);
-        Ok(Self {
-            process: Process::spawn(command)?,
-            log,
-        })
+        Self::of(command, log)
+    }
+
+    /// Any command that is one in the end.
+    pub fn of(command: Command, log: PathBuf) -> Result<Self> {
+        let process = Process::spawn_logged(command, &log)?;
+        Ok(Self { process, log })
     }
 
     /// Until it answers `giveway status`.
@@ -179,11 +185,11 @@ impl Daemon {
     pub fn wait_until_queueing(&mut self, station: &Namespace) -> Result<()> {
         self.wait_until_up(station)?;
         let mut why = String::new();
-        wait_for("giveway's queue", START_LIMIT, || {
+        wait_until("giveway's queue", START_LIMIT, || {
             let queue = answers::status(station)?.network.queue;
             why = queue.why;
             let is_ours = queue.in_force.is_some_and(|plan| plan.backend == Backend::Qdisc);
-            Ok(is_ours.then_some(()))
+            Ok(is_ours)
         })
         .with_context(|| format!("giveway says: {why}"))
     }
@@ -191,8 +197,8 @@ impl Daemon {
     /// Until it has found that nothing is to be held, and waits for what is.
     pub fn wait_until_watching(&mut self, station: &Namespace) -> Result<()> {
         self.wait_until_up(station)?;
-        let waits = || Ok(answers::status(station)?.network.queue.waits.then_some(()));
-        wait_for("giveway to wait for what is to be held", START_LIMIT, waits)
+        let waits = || Ok(answers::status(station)?.network.queue.waits);
+        wait_until("giveway to wait for what is to be held", START_LIMIT, waits)
     }
 
     /// The daemon's guardian, once there is one.
@@ -214,6 +220,12 @@ impl Daemon {
             kill(Pid::from_raw(guardian), Signal::SIGKILL)?;
         }
         self.process.kill()
+    }
+
+    /// By itself, as it was told.
+    pub fn ends(&mut self) -> Result<bool> {
+        let ended = wait_for("giveway to end", STOP_LIMIT, || self.process.exit());
+        Ok(ended.is_ok_and(|status| status.success()))
     }
 
     /// Ends it as an administrator would; it reverts what it changed.
@@ -245,9 +257,7 @@ impl Recorder {
             .stderr(File::create(file.with_extension("log"))?);
         let process = Process::spawn(command)?;
         // It makes the file when the daemon has begun to answer.
-        wait_for("giveway record to begin", START_LIMIT, || {
-            Ok(file.exists().then_some(()))
-        })?;
+        wait_until("giveway record to begin", START_LIMIT, || Ok(file.exists()))?;
         Ok(Self { process, file })
     }
 

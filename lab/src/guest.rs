@@ -34,9 +34,9 @@ use crate::process::Process;
 pub use architecture::Architecture;
 pub use kernel::Flavour;
 use kernel::Kernel;
-use machine::Machine;
+use machine::QemuMachine;
 pub use preemption::Preemption;
-use source::Source;
+use source::ProgramSource;
 pub use source::find;
 
 /// How long another run's guest is waited for.
@@ -90,14 +90,14 @@ pub struct Errand<'a> {
     pub out: &'a Path,
 }
 
-pub struct Ended {
+pub struct GuestExit {
     pub code: u8,
     /// Lines of the kernel's log that say something is wrong with it.
     pub complaints: Vec<String>,
 }
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct GuestArguments {
     #[command(flatten)]
     guest: Guest,
     /// The host's time for boot and command together
@@ -114,7 +114,7 @@ pub struct Arguments {
 }
 
 /// `giveway-lab guest`: the command's exit code is ours.
-pub fn command(arguments: &Arguments) -> Result<u8> {
+pub fn command(arguments: &GuestArguments) -> Result<u8> {
     interrupt::install()?;
     let errand = Errand {
         command: &arguments.command,
@@ -169,12 +169,12 @@ impl Guest {
         errand: &Errand,
         stdout: &mut (impl Write + Send),
         stderr: &mut (impl Write + Send),
-    ) -> Result<Ended> {
+    ) -> Result<GuestExit> {
         let cache = cache()?;
         let turn = turn(&cache, self.clock)?;
         let kernel = newest_kernel(self.kernel, self.architecture, &cache)?;
         let initrd = cache.join(format!("initrd-{}", turn.place));
-        let source = Source::new(self.architecture, &cache)?;
+        let source = ProgramSource::new(self.architecture, &cache)?;
         write_initrd(&kernel, errand, &source, &initrd)?;
         fs::create_dir_all(errand.out).with_context(|| format!("cannot create {}", errand.out.display()))?;
         let console = errand.out.join("console.log");
@@ -185,13 +185,13 @@ impl Guest {
         }
         let begun = Instant::now();
         eprintln!("guest: booting {} as {self}", kernel.release);
-        let machine = Machine::start(self, &kernel.image(), &initrd, &console)?;
+        let machine = QemuMachine::start(self, &kernel.image(), &initrd, &console)?;
         follow(machine, errand, stdout, stderr).map_err(|error| explain(error, &console))?;
         let code = code(errand.out).map_err(|error| explain(error, &console))?;
         eprintln!("guest: ended with {code} after {:.1} s", begun.elapsed().as_secs_f64());
         let log = fs::read(errand.out.join("kernel.log")).context("the guest left no kernel log")?;
         let log = String::from_utf8_lossy(&log);
-        Ok(Ended {
+        Ok(GuestExit {
             code,
             complaints: log::complaints(&log).map(Into::into).collect(),
         })
@@ -282,7 +282,7 @@ fn newest_kernel(flavour: Flavour, architecture: Architecture, cache: &Path) -> 
     kernel::newest(flavour, architecture, cache)
 }
 
-fn write_initrd(kernel: &Kernel, errand: &Errand, source: &Source, initrd: &Path) -> Result<()> {
+fn write_initrd(kernel: &Kernel, errand: &Errand, source: &ProgramSource, initrd: &Path) -> Result<()> {
     let tree = root::tree(errand.command, errand.programs, source)?;
     fs::copy(kernel.modules(), initrd).context("cannot copy the kernel's modules")?;
     let end = File::options().append(true).open(initrd)?;
@@ -292,12 +292,12 @@ fn write_initrd(kernel: &Kernel, errand: &Errand, source: &Source, initrd: &Path
 
 /// Passes on what the guest says until it is off.
 fn follow(
-    machine: Machine,
+    machine: QemuMachine,
     errand: &Errand,
     stdout: &mut (impl Write + Send),
     stderr: &mut (impl Write + Send),
 ) -> Result<()> {
-    let Machine {
+    let QemuMachine {
         mut qemu,
         stdout: said,
         stderr: told,

@@ -44,6 +44,11 @@ pub fn pause_until(when: Instant) -> Result<()> {
     }
 }
 
+/// As `wait_for`, for what holds or does not.
+pub fn wait_until(what: &str, limit: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    wait_for(what, limit, || Ok(holds()?.then_some(())))
+}
+
 /// Polls `probe` until it gives something; `what` names it in the error when `limit` has passed.
 pub fn wait_for<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let deadline = Instant::now() + limit;

@@ -27,9 +27,9 @@ use crate::guest::{Architecture, Errand, Flavour, Guest};
 use crate::interrupt;
 use crate::namespace::sweep;
 pub use ends::{run_far, run_near};
-use matrix::Row;
-use probes::{Cell, Verdict};
-use stage::Stage;
+use matrix::MatrixRow;
+use probes::{CapabilityCell, CapabilityVerdict};
+use stage::ProbedDevice;
 
 const REPORT: &str = "report.json";
 /// The host's time, of which the emulation takes ten to thirty times the guest's.
@@ -43,48 +43,48 @@ struct Machine {
 }
 
 const MACHINES: [Machine; 6] = [
-    Machine {
-        name: "host",
-        about: "this machine",
-        guest: None,
-    },
-    Machine {
-        name: "debian-13",
-        about: "Debian 13's own kernel",
-        guest: Some(of(Flavour::Debian13, Architecture::Amd64)),
-    },
-    Machine {
-        name: "newest",
-        about: "the newest of Debian 13's backports",
-        guest: Some(of(Flavour::Stock, Architecture::Amd64)),
-    },
-    Machine {
-        name: "newest-rt",
-        about: "the same with PREEMPT_RT",
-        guest: Some(of(Flavour::Realtime, Architecture::Amd64)),
-    },
-    Machine {
-        name: "arm64-debian-13",
-        about: "Debian 13's own kernel for arm64",
-        guest: Some(of(Flavour::Debian13, Architecture::Arm64)),
-    },
-    Machine {
-        name: "arm64-newest",
-        about: "the newest of the backports for arm64",
-        guest: Some(of(Flavour::Stock, Architecture::Arm64)),
-    },
+    machine("host", "this machine", None),
+    machine(
+        "debian-13",
+        "Debian 13's own kernel",
+        Some((Flavour::Debian13, Architecture::Amd64)),
+    ),
+    machine(
+        "newest",
+        "the newest of Debian 13's backports",
+        Some((Flavour::Stock, Architecture::Amd64)),
+    ),
+    machine(
+        "newest-rt",
+        "the same with PREEMPT_RT",
+        Some((Flavour::Realtime, Architecture::Amd64)),
+    ),
+    machine(
+        "arm64-debian-13",
+        "Debian 13's own kernel for arm64",
+        Some((Flavour::Debian13, Architecture::Arm64)),
+    ),
+    machine(
+        "arm64-newest",
+        "the newest of the backports for arm64",
+        Some((Flavour::Stock, Architecture::Arm64)),
+    ),
 ];
 
-const fn of(kernel: Flavour, architecture: Architecture) -> Guest {
-    Guest {
-        kernel,
-        architecture,
-        ..Guest::VIRTUAL
-    }
+const fn machine(name: &'static str, about: &'static str, guest: Option<(Flavour, Architecture)>) -> Machine {
+    let guest = match guest {
+        None => None,
+        Some((kernel, architecture)) => Some(Guest {
+            kernel,
+            architecture,
+            ..Guest::VIRTUAL
+        }),
+    };
+    Machine { name, about, guest }
 }
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct KernelsArguments {
     /// Where the table goes, and what each machine said
     #[arg(long, value_name = "DIR", default_value = "out/kernels")]
     out: PathBuf,
@@ -98,13 +98,13 @@ pub struct Arguments {
 
 /// What one machine left.
 #[derive(Deserialize, Serialize)]
-struct Report {
+struct MachineReport {
     /// As `uname -r`, `-m` and `-v` say.
     release: String,
     architecture: String,
     version: String,
     giveway: String,
-    cells: Vec<Cell>,
+    cells: Vec<CapabilityCell>,
     /// What `giveway doctor --json` says there.
     doctor: Value,
     /// Lines of the kernel's log that say something is wrong with it; None where that was not looked at.
@@ -113,7 +113,7 @@ struct Report {
 }
 
 /// True where nothing has failed that the kernel should be able to do.
-pub fn command(arguments: &Arguments) -> Result<bool> {
+pub fn command(arguments: &KernelsArguments) -> Result<bool> {
     interrupt::install()?;
     if arguments.here {
         let report = try_here(&arguments.out)?;
@@ -140,7 +140,7 @@ pub fn command(arguments: &Arguments) -> Result<bool> {
         if let Err(error) = &report {
             eprintln!("kernels: {}: {error:#}", machine.name);
         }
-        rows.push(Row {
+        rows.push(MatrixRow {
             name: machine.name,
             about: machine.about,
             report: report.map_err(|error| format!("{error:#}")),
@@ -150,14 +150,19 @@ pub fn command(arguments: &Arguments) -> Result<bool> {
         fs::write(arguments.out.join("matrix.md"), matrix::markdown(&rows))?;
     }
     print!("{}", matrix::table(&rows));
-    let is_good = |row: &Row| {
+    let is_good = |row: &MatrixRow| {
         let report = row.report.as_ref();
-        report.is_ok_and(|report| report.cells.iter().all(|cell| cell.verdict != Verdict::Failed))
+        report.is_ok_and(|report| {
+            report
+                .cells
+                .iter()
+                .all(|cell| cell.verdict != CapabilityVerdict::Failed)
+        })
     };
     Ok(rows.iter().all(is_good))
 }
 
-fn try_on(machine: &Machine, out: &Path) -> Result<Report> {
+fn try_on(machine: &Machine, out: &Path) -> Result<MachineReport> {
     if out.exists() {
         fs::remove_dir_all(out)?;
     }
@@ -183,7 +188,7 @@ fn try_on(machine: &Machine, out: &Path) -> Result<Report> {
     Ok(report)
 }
 
-fn try_here(out: &Path) -> Result<Report> {
+fn try_here(out: &Path) -> Result<MachineReport> {
     if !nix::unistd::geteuid().is_root() {
         bail!("network namespaces and BPF programs need root: run it through sudo");
     }
@@ -197,7 +202,7 @@ fn try_here(out: &Path) -> Result<Report> {
     let version = Command::new(giveway::binary()?).arg("-V").output()?.stdout;
     let begun = Instant::now();
     eprintln!("kernels: traffic begins, then the daemon");
-    let mut stage = Stage::raise(out)?;
+    let mut stage = ProbedDevice::raise(out)?;
     let cells = probes::run(&mut stage, &doctor, |cell| {
         let word = matrix::word(cell.verdict);
         let after = begun.elapsed().as_secs();
@@ -209,7 +214,7 @@ fn try_here(out: &Path) -> Result<Report> {
     }
     let uname = nix::sys::utsname::uname()?;
     let text = |name: &std::ffi::OsStr| name.to_string_lossy().into_owned();
-    Ok(Report {
+    Ok(MachineReport {
         release: text(uname.release()),
         architecture: text(uname.machine()),
         version: text(uname.version()),
@@ -220,7 +225,7 @@ fn try_here(out: &Path) -> Result<Report> {
     })
 }
 
-fn read(file: &Path) -> Result<Report> {
+fn read(file: &Path) -> Result<MachineReport> {
     let opened = File::open(file).with_context(|| format!("there is no {}", file.display()))?;
     serde_json::from_reader(opened).with_context(|| format!("cannot read {}", file.display()))
 }

@@ -20,6 +20,7 @@ mod applicant;
 mod bpf_objects;
 mod calls;
 mod cell;
+mod cgroup;
 mod check;
 mod experiment;
 mod giveway;
@@ -63,7 +64,7 @@ use clap::{Args, Parser, Subcommand};
 
 use outcome::Results;
 use parameters::Parameters;
-use report::Report;
+use report::ScenarioReport;
 use role::report;
 
 use runner::guests::RESULTS_FILE;
@@ -91,9 +92,9 @@ enum Command {
     /// Run one scenario and judge its numbers
     Run(RunArguments),
     /// Run a command in a QEMU guest with another kernel
-    Guest(guest::Arguments),
+    Guest(guest::GuestArguments),
     /// Try each capability on each kernel: this machine's, and those of guests
-    Kernels(kernels::Arguments),
+    Kernels(kernels::KernelsArguments),
     #[command(hide = true)]
     Medium,
     /// One of the lab's own processes
@@ -259,7 +260,7 @@ fn run(arguments: &RunArguments) -> Result<bool> {
     let words = parameters.list("variants");
     let is_selected = |name: &str| runner::is_selected(name, words);
     let checks = check::judge(&plan.checks, &variants, at_defaults, is_selected);
-    let report = Report {
+    let report = ScenarioReport {
         scenario: scenario.name,
         params: &parameters,
         kernel: results.kernels.iter().cloned().collect::<Vec<_>>().join(", "),
@@ -276,7 +277,7 @@ fn run(arguments: &RunArguments) -> Result<bool> {
     if arguments.json {
         println!("{json}");
     } else {
-        tell(scenario, &plan, &report, at_defaults);
+        print_report(scenario, &plan, &report, at_defaults);
         for figure in figures {
             println!("figure: {}", figure.display());
         }
@@ -291,7 +292,7 @@ fn hand_over(results: &Results, out: &Path) -> Result<bool> {
     Ok(true)
 }
 
-fn tell(scenario: &Scenario, plan: &Plan, report: &Report, at_defaults: bool) {
+fn print_report(scenario: &Scenario, plan: &Plan, report: &ScenarioReport, at_defaults: bool) {
     let variants: Vec<_> = plan.variants.iter().map(|variant| variant.name.as_str()).collect();
     println!("{}: {}\n", scenario.name, scenario.about);
     print!("{}", report.table(&variants, plan.columns));

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use libbpf_rs::query::ProgInfoIter;
 use nix::sys::resource::{UsageWho, getrusage};
 
-use crate::bpf_objects::{Kind, Object, all, enable_statistics, held_by};
+use crate::bpf_objects::{Object, ObjectKind, all, enable_statistics, held_by};
 use crate::giveway::Daemon;
 use crate::namespace::Namespace;
 use crate::proc::{number, numbers};
@@ -32,7 +32,7 @@ pub struct Meter {
 
 /// Totals; the difference of two is a period.
 #[derive(Clone, Copy)]
-pub struct Reading {
+pub struct MeterReading {
     pub elapsed_ns: f64,
     pub daemon_ns: f64,
     /// In other processes' context.
@@ -47,8 +47,8 @@ impl Meter {
     pub fn of(daemon: &Daemon) -> Result<Self> {
         let statistics = enable_statistics()?;
         // A link's descriptor names its program, too.
-        let held = held_by(daemon.process.id(), Kind::Program);
-        let is_elsewhere = |object: &Object| object.kind == Kind::Program && !is_iterator(&object.name);
+        let held = held_by(daemon.process.id(), ObjectKind::Program);
+        let is_elsewhere = |object: &Object| object.kind == ObjectKind::Program && !is_iterator(&object.name);
         let programs: BTreeSet<u32> = all()
             .into_iter()
             .filter(|object| is_elsewhere(object) && held.contains(&object.id))
@@ -64,13 +64,13 @@ impl Meter {
         })
     }
 
-    pub fn read(&self) -> Result<Reading> {
+    pub fn read(&self) -> Result<MeterReading> {
         let ours = ProgInfoIter::default().filter(|info| self.programs.contains(&info.id));
         let runs: Vec<_> = ours
             .map(|info| (info.run_time_ns as f64, info.run_cnt as f64))
             .collect();
         let (busy_ticks, all_ticks) = processors()?;
-        Ok(Reading {
+        Ok(MeterReading {
             elapsed_ns: crate::traffic::realtime::monotonic_ns()? as f64,
             daemon_ns: daemon_ns(self.daemon)?,
             programs_ns: runs.iter().map(|(ns, _)| ns).sum(),
@@ -81,14 +81,14 @@ impl Meter {
     }
 }
 
-impl Reading {
+impl MeterReading {
     /// Everything that ran, the lab's own traffic included.
     pub fn machine_busy_percent(&self) -> f64 {
         100.0 * self.busy_ticks / self.all_ticks.max(1.0)
     }
 }
 
-impl Sub for Reading {
+impl Sub for MeterReading {
     type Output = Self;
 
     fn sub(self, earlier: Self) -> Self {

@@ -5,13 +5,12 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use serde_json::Value;
+use anyhow::Result;
 
 use crate::air::STATION_DEVICE;
 use crate::interrupt::pause_until;
 use crate::namespace::Namespace;
-use crate::network::{End, join};
+use crate::network::join_router;
 use crate::uplink::PACKET_BYTES;
 
 pub const FAR_ADDRESS: &str = "10.79.3.2";
@@ -28,7 +27,7 @@ pub const LEAST_MBIT: f64 = 1.0;
 const MOST_MBIT: f64 = 20.0;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Link {
+pub enum ModemLink {
     Steady(f64),
     Trace,
     /// From these seconds on, the first being 0, so many Mbit/s.
@@ -44,7 +43,7 @@ pub struct Modem {
     rates_mbit: Vec<(f64, f64)>,
 }
 
-impl Link {
+impl ModemLink {
     fn rates_mbit(self, seed: u64, seconds: f64) -> Vec<(f64, f64)> {
         match self {
             Self::Steady(mbit) => vec![(0.0, mbit)],
@@ -80,15 +79,15 @@ fn trace(seed: u64) -> impl Iterator<Item = f64> {
 
 impl Modem {
     /// `queue`: a line for `tc` about the device's own.
-    pub fn raise(queue: Option<&str>, rtt_ms: u64, link: Link, (seed, seconds): (u64, f64)) -> Result<Self> {
+    pub fn raise(queue: Option<&str>, rtt_ms: u64, link: ModemLink, (seed, seconds): (u64, f64)) -> Result<Self> {
         let modem = Self {
             device: Namespace::create("device")?,
             far: Namespace::create("far")?,
             modem: Namespace::create("modem")?,
             rates_mbit: link.rates_mbit(seed, seconds),
         };
-        modem.wire(1, &modem.device, "lan")?;
-        modem.wire(3, &modem.far, CORE)?;
+        join_router(&modem.modem, 1, &modem.device, "lan")?;
+        join_router(&modem.modem, 3, &modem.far, CORE)?;
         modem.modem.run("sysctl", "-qw net.ipv4.ip_forward=1")?;
         let back = format!("qdisc add dev {STATION_DEVICE} root netem delay {rtt_ms}ms limit {BACK_LIMIT_PACKETS}");
         modem.far.tc(&back)?;
@@ -119,34 +118,10 @@ impl Modem {
         since.map(|(_, mbit)| *mbit)
     }
 
-    /// Packets that have left the device.
-    pub fn sent_packets(&self) -> Result<u64> {
-        let shown = self
-            .device
-            .run("ip", &format!("-s -j link show dev {STATION_DEVICE}"))?
-            .stdout;
-        let shown: Value = serde_json::from_slice(&shown)?;
-        shown[0]["stats64"]["tx"]["packets"]
-            .as_u64()
-            .context("`ip` counts no packets")
-    }
-
     fn set_rate(&self, verb: &str, mbit: f64) -> Result<()> {
         let (kbit, limit) = ((mbit * 1e3) as u64, MODEM_PACKETS * PACKET_BYTES);
         let bucket = format!("root handle 1: tbf rate {kbit}kbit burst {PACKET_BYTES} limit {limit}");
         self.modem.tc(&format!("qdisc {verb} dev {CORE} {bucket}")).map(drop)
-    }
-
-    /// Network 10.79.NUMBER: the modem is 1, the end is 2.
-    fn wire(&self, number: u8, end: &Namespace, device: &str) -> Result<()> {
-        let mac = |host: u8| format!("02:00:00:00:{number:02}:{host:02}");
-        let address = |host: u8| format!("10.79.{number}.{host}");
-        let [modem, near] = [1, 2].map(|host| (mac(host), format!("{}/24", address(host))));
-        join([
-            End::new(end, STATION_DEVICE, &near.0, &[&near.1]),
-            End::new(&self.modem, device, &modem.0, &[&modem.1]),
-        ])?;
-        end.ip(&format!("route add default via {}", address(1)))
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::calls::start_in;
-use crate::interrupt::wait_for;
+use crate::interrupt::wait_until;
 use crate::process::{keep, run};
 
 const LISTEN_LIMIT: Duration = Duration::from_secs(10);
@@ -103,9 +103,9 @@ impl Namespace {
 
     /// Until a TCP port is listened on.
     pub fn wait_until_listening(&self, port: u16) -> Result<()> {
-        wait_for(&format!("port {port} to be listened on"), LISTEN_LIMIT, || {
+        wait_until(&format!("port {port} to be listened on"), LISTEN_LIMIT, || {
             let listening = self.run("ss", &format!("-Hltn sport = :{port}"))?.stdout;
-            Ok((!listening.is_empty()).then_some(()))
+            Ok(!listening.is_empty())
         })
     }
 

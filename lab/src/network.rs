@@ -45,6 +45,17 @@ pub fn join(ends: [End; 2]) -> Result<()> {
     Ok(())
 }
 
+/// A wire of 10.79.NUMBER.0/24 from a router's device, which has the first address, to an end that sends everything there.
+pub fn join_router(router: &Namespace, number: u8, end: &Namespace, device: &str) -> Result<()> {
+    let mac = |host: u8| format!("02:00:00:00:{number:02}:{host:02}");
+    let address = |host: u8| format!("10.79.{number}.{host}/24");
+    join([
+        End::new(end, STATION_DEVICE, &mac(2), &[&address(2)]),
+        End::new(router, device, &mac(1), &[&address(1)]),
+    ])?;
+    end.ip(&format!("route add default via 10.79.{number}.1"))
+}
+
 impl<'a> End<'a> {
     pub fn new(at: &'a Namespace, device: &'a str, mac: &'a str, addresses: &'a [&'a str]) -> Self {
         Self {

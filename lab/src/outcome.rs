@@ -19,7 +19,7 @@ pub type Metrics = BTreeMap<String, f64>;
 pub type Spread = BTreeMap<String, BTreeMap<String, (f64, f64)>>;
 
 /// By point: what a program said, each sentence behind the place where it said it.
-pub type Said = BTreeMap<String, Vec<String>>;
+pub type Notes = BTreeMap<String, Vec<String>>;
 
 /// The goodput of each station of a variant, where it was asked for.
 pub fn shares(points: &BTreeMap<String, Metrics>, variant: &str) -> Vec<f64> {
@@ -42,7 +42,7 @@ pub struct Outcome {
     pub samples: BTreeMap<String, Vec<f64>>,
     /// How late wake-ups were, by point: added up over the rounds, so that a percentile is one of all of them.
     pub wakeups: BTreeMap<String, Histogram>,
-    pub said: Said,
+    pub said: Notes,
 }
 
 /// What of a station is followed over time.
@@ -62,6 +62,12 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
+impl Curve {
+    pub fn new(of: Trace, station: usize, points: Vec<(f64, f64)>) -> Self {
+        Self { of, station, points }
+    }
+}
+
 /// All rounds of all variants.
 #[derive(Default, Deserialize, Serialize)]
 pub struct Results {
@@ -76,7 +82,7 @@ pub struct Results {
     pub wakeups: BTreeMap<String, Histogram>,
     /// Of the last round.
     #[serde(default)]
-    pub said: Said,
+    pub said: Notes,
     /// The variants that ended with an error, each with what it was.
     #[serde(default)]
     pub failed: Vec<String>,
@@ -110,7 +116,7 @@ impl Outcome {
     }
 
     /// Every number of a record, by the names of its fields.
-    pub fn tell(&mut self, point: &str, record: &impl Serialize) -> Result<()> {
+    pub fn set_fields(&mut self, point: &str, record: &impl Serialize) -> Result<()> {
         if let Value::Object(fields) = serde_json::to_value(record)? {
             fields
                 .iter()

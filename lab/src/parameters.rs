@@ -14,7 +14,7 @@ use crate::usage::{nearest, usage};
 #[derive(Clone, Copy)]
 pub struct Parameter {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: ParameterKind,
     pub about: &'static str,
 }
 
@@ -25,23 +25,23 @@ impl Parameter {
     }
 
     pub const fn range(name: &'static str, default: u64, least: u64, most: u64, about: &'static str) -> Self {
-        let kind = Kind::Count { default, least, most };
+        let kind = ParameterKind::Count { default, least, most };
         Self { name, kind, about }
     }
 
     pub const fn choice(name: &'static str, of: &'static [&'static str], about: &'static str) -> Self {
-        let kind = Kind::Choice(of);
+        let kind = ParameterKind::Choice(of);
         Self { name, kind, about }
     }
 
     pub const fn list(name: &'static str, default: &'static str, about: &'static str) -> Self {
-        let kind = Kind::List(default);
+        let kind = ParameterKind::List(default);
         Self { name, kind, about }
     }
 }
 
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub enum ParameterKind {
     Count {
         default: u64,
         least: u64,
@@ -138,40 +138,40 @@ impl Parameters {
     }
 }
 
-impl Kind {
+impl ParameterKind {
     pub fn default(&self) -> Value {
         match self {
-            Kind::Count { default, .. } => Value::Count(*default),
-            Kind::Choice(_) => Value::Choice(None),
-            Kind::List(default) => Value::List(words(default)),
+            ParameterKind::Count { default, .. } => Value::Count(*default),
+            ParameterKind::Choice(_) => Value::Choice(None),
+            ParameterKind::List(default) => Value::List(words(default)),
         }
     }
 
     /// The scenario has one value of it, and no other.
     pub fn is_fixed(&self) -> bool {
-        matches!(self, Kind::Count { least, most, .. } if least == most)
+        matches!(self, ParameterKind::Count { least, most, .. } if least == most)
     }
 
     fn read(&self, text: &str) -> Result<Value, String> {
         match self {
-            Kind::Count { least, most, .. } => match text.parse() {
+            ParameterKind::Count { least, most, .. } => match text.parse() {
                 Ok(count) if (*least..=*most).contains(&count) => Ok(Value::Count(count)),
                 _ if least == most => Err(format!("is always {least} in this scenario, and cannot be set")),
                 _ => Err(format!("want a whole number from {least} to {most}")),
             },
-            Kind::Choice(of) if of.contains(&text) => Ok(Value::Choice(Some(text.into()))),
-            Kind::Choice(of) => Err(format!("want {}{}", of.join(", "), nearest(text, of.iter().copied()))),
-            Kind::List(_) => Ok(Value::List(words(text))),
+            ParameterKind::Choice(of) if of.contains(&text) => Ok(Value::Choice(Some(text.into()))),
+            ParameterKind::Choice(of) => Err(format!("want {}{}", of.join(", "), nearest(text, of.iter().copied()))),
+            ParameterKind::List(_) => Ok(Value::List(words(text))),
         }
     }
 
     /// The default and the limits, for `giveway-lab list`.
     pub fn describe(&self) -> String {
         match self {
-            Kind::Count { default, least, most } => format!("{default} ({least} to {most})"),
-            Kind::Choice(of) => of.join(" | "),
-            Kind::List("") => "all".into(),
-            Kind::List(default) => (*default).into(),
+            ParameterKind::Count { default, least, most } => format!("{default} ({least} to {most})"),
+            ParameterKind::Choice(of) => of.join(" | "),
+            ParameterKind::List("") => "all".into(),
+            ParameterKind::List(default) => (*default).into(),
         }
     }
 }

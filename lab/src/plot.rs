@@ -12,7 +12,7 @@ use anyhow::Result;
 
 use crate::outcome::{Curve, Metrics, Results, shares};
 use crate::scenario::{Plot, Trace};
-use chart::{Chart, Kind, Line};
+use chart::{Chart, ChartKind, Line};
 
 pub fn draw(plots: &[Plot], results: &Results, out: &Path) -> Result<Vec<PathBuf>> {
     let means = results.means();
@@ -28,14 +28,14 @@ pub fn draw(plots: &[Plot], results: &Results, out: &Path) -> Result<Vec<PathBuf
                 levels,
             } => {
                 let lines = sweep(y.0, lines, levels, &means);
-                (file, title, (*x, y.1), Kind::Lines, lines)
+                (file, title, (*x, y.1), ChartKind::Lines, lines)
             }
             Plot::Stations { file, title, variants } => {
                 let lines = variants
                     .iter()
                     .filter_map(|variant| stations(variant, &means))
                     .collect();
-                (file, title, ("station", "goodput, Mbit/s"), Kind::Bars, lines)
+                (file, title, ("station", "goodput, Mbit/s"), ChartKind::Bars, lines)
             }
             Plot::Timeline { of, variants } => {
                 for variant in variants {
@@ -46,7 +46,7 @@ pub fn draw(plots: &[Plot], results: &Results, out: &Path) -> Result<Vec<PathBuf
             Plot::Tail { file, title, points } => {
                 let lines = points.iter().filter_map(|point| tail(point, results)).collect();
                 let axes = ("late by, us", "wake-ups so late or later");
-                (file, title, axes, Kind::Powers, lines)
+                (file, title, axes, ChartKind::Powers, lines)
             }
             Plot::Distribution {
                 file,
@@ -55,7 +55,7 @@ pub fn draw(plots: &[Plot], results: &Results, out: &Path) -> Result<Vec<PathBuf
                 points,
             } => {
                 let lines = points.iter().filter_map(|point| distribution(point, results)).collect();
-                (file, title, *axes, Kind::Lines, lines)
+                (file, title, *axes, ChartKind::Lines, lines)
             }
         };
         let chart = Chart {
@@ -111,7 +111,7 @@ fn timeline(out: &Path, of: Trace, variant: &str, results: &Results) -> Result<O
     let chart = Chart {
         title: &title,
         axes: ("time, s", y),
-        kind: Kind::Lines,
+        kind: ChartKind::Lines,
         lines: curves.iter().map(line).collect(),
     };
     chart.draw(&file)

@@ -3,7 +3,9 @@
 //! Input: a command. Output: a handle that ends the child when dropped. Never signals a process that it
 //! did not start.
 
+use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -29,6 +31,13 @@ impl Process {
         }
         let child = command.spawn().with_context(|| cannot_start(&command))?;
         Ok(Self { child, stays: false })
+    }
+
+    /// Without input; what it says is added to this file.
+    pub fn spawn_logged(mut command: Command, log: &Path) -> Result<Self> {
+        let log = File::options().create(true).append(true).open(log)?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        Self::spawn(command)
     }
 
     pub fn id(&self) -> i32 {
@@ -104,6 +113,14 @@ pub fn run(mut command: Command) -> Result<Output> {
         bail!("{} failed: {}", line(&command), said.trim());
     }
     Ok(output)
+}
+
+/// Runs a command to its end; gives back what it said on both outputs, and whether it succeeded.
+pub fn say(command: &mut Command) -> Result<(String, bool)> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| cannot_start(command))?;
+    let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    Ok((said.concat(), output.status.success()))
 }
 
 fn line(command: &Command) -> String {

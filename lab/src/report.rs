@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::check::Verdict;
-use crate::outcome::{Metrics, Said, Spread, shares};
+use crate::outcome::{Metrics, Notes, Spread, shares};
 use crate::parameters::Parameters;
 use crate::scenario::CheckKind;
 
@@ -18,7 +18,7 @@ const COLUMNS: usize = 80;
 const SPREAD: &str = "spread:";
 
 #[derive(Serialize)]
-pub struct Report<'a> {
+pub struct ScenarioReport<'a> {
     pub scenario: &'a str,
     pub params: &'a Parameters,
     pub kernel: String,
@@ -27,13 +27,13 @@ pub struct Report<'a> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub spread: Spread,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub said: Said,
+    pub said: Notes,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub failed: &'a [String],
     pub checks: Vec<Verdict>,
 }
 
-impl Report<'_> {
+impl ScenarioReport<'_> {
     /// Whether every variant has run and every bound holds; goals do not decide.
     pub fn holds(&self) -> bool {
         self.failed.is_empty()
@@ -175,7 +175,7 @@ fn widest(names: &[&str]) -> usize {
     names.iter().map(|name| name.chars().count()).max().unwrap_or(0)
 }
 
-/// A metric's name over its unit, each at most nine characters.
+/// A metric's name over its unit, each at most nine characters. It is as long as there are metrics, a line each.
 fn heading(metric: &str) -> (&str, &str) {
     match metric {
         "goodput_mbit" => ("goodput", "Mbit/s"),
@@ -191,10 +191,8 @@ fn heading(metric: &str) -> (&str, &str) {
         "rtt_p99_ms" => ("RTT p99", "ms"),
         "cap_segments" => ("cap", "segments"),
         "collisions_percent" => ("collided", "%"),
-        "report_airtime_percent" => ("reports", "% of air"),
         "converge_p50_s" => ("p50", "s"),
         "converge_p95_s" => ("p95", "s"),
-        "converge_max_s" => ("worst", "s"),
         "off_p50_percent" => ("off p50", "%"),
         "off_p95_percent" => ("off p95", "%"),
         "revert_p50_s" => ("p50", "s"),
@@ -308,10 +306,10 @@ fn number(value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn report(checks: Vec<Verdict>) -> Report<'static> {
+    fn report(checks: Vec<Verdict>) -> ScenarioReport<'static> {
         let parameters = Box::leak(Box::new(Parameters::new(&[], &[]).expect("none")));
         let metrics = Metrics::from([("goodput_mbit".into(), 15.128), ("retransmits".into(), 4545.0)]);
-        Report {
+        ScenarioReport {
             scenario: "cooperative",
             params: parameters,
             kernel: "6.18".into(),
@@ -320,7 +318,7 @@ mod tests {
                 "fixed-cap/arf-lossy".into(),
                 BTreeMap::from([("goodput_mbit".into(), (15.0, 15.25))]),
             )]),
-            said: Said::new(),
+            said: Notes::new(),
             failed: &[],
             checks,
         }

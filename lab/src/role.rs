@@ -3,7 +3,7 @@
 //! answers with lines of JSON, and reports when it ends. It ends with its owner.
 
 use std::fmt::Display;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write, stdin};
 use std::os::fd::AsFd;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
@@ -19,6 +19,14 @@ use crate::process::Process;
 pub fn report<D: DeserializeOwned, R: Serialize>(description: &str, act: fn(D) -> Result<R>) -> Result<()> {
     let report = act(serde_json::from_str(description)?)?;
     println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
+
+/// Answers each line of standard input, until it ends.
+pub fn answer_each<T: Serialize>(mut answer: impl FnMut(&str) -> Result<T>) -> Result<()> {
+    for line in stdin().lines() {
+        println!("{}", serde_json::to_string(&answer(&line?)?)?);
+    }
     Ok(())
 }
 
@@ -86,11 +94,11 @@ impl Role {
     }
 
     pub fn ask<T: DeserializeOwned>(&mut self, request: impl Display) -> Result<T> {
-        self.tell(request)?;
+        self.send_line(request)?;
         self.answer()
     }
 
-    pub fn tell(&mut self, request: impl Display) -> Result<()> {
+    pub fn send_line(&mut self, request: impl Display) -> Result<()> {
         let requests = self.requests.as_mut().context("its input is closed")?;
         writeln!(requests, "{request}").with_context(|| format!("`{}` does not listen any more", self.name))
     }

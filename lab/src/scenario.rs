@@ -11,7 +11,7 @@ use crate::experiment::Run;
 use crate::guest::Guest;
 use crate::outcome::Outcome;
 pub use crate::outcome::Trace;
-use crate::parameters::{Kind, Parameter, Parameters};
+use crate::parameters::{Parameter, ParameterKind, Parameters};
 
 pub struct Scenario {
     pub name: &'static str,
@@ -208,10 +208,10 @@ impl Scenario {
     /// Whether this run is one that the scenario's bounds were stated for.
     pub fn is_at_defaults(&self, parameters: &Parameters) -> bool {
         let own = |p: &Parameter| match (p.name, p.kind) {
-            ("seconds", Kind::Count { default, .. }) => parameters.count("seconds") >= default,
-            ("warmup_s", Kind::Count { default, .. }) => parameters.count("warmup_s") >= default,
+            ("seconds", ParameterKind::Count { default, .. }) => parameters.count("seconds") >= default,
+            ("warmup_s", ParameterKind::Count { default, .. }) => parameters.count("warmup_s") >= default,
             ("seed" | "repeats" | "medium" | "variants", _) => true,
-            (name, Kind::Count { default, .. }) => parameters.count(name) == default,
+            (name, ParameterKind::Count { default, .. }) => parameters.count(name) == default,
             _ => true,
         };
         self.all_parameters().iter().all(own)

@@ -19,3 +19,16 @@ pub mod ssh;
 pub mod stream;
 pub mod uploads;
 pub mod work;
+
+use serde::{Deserialize, Serialize};
+
+/// As the device sees it.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub enum Direction {
+    Up,
+    Down,
+}
+
+impl Direction {
+    pub const BOTH: [Self; 2] = [Self::Up, Self::Down];
+}

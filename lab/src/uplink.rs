@@ -32,14 +32,14 @@ pub struct Shape {
     pub up_kbit: u64,
     pub down_kbit: u64,
     pub rtt_ms: u64,
-    pub queue: Queue,
+    pub queue: UplinkQueue,
     /// What the driver holds of packets that the queue has let go.
     pub driver_bytes: u64,
 }
 
 /// What queues in the device.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Queue {
+pub enum UplinkQueue {
     /// One queue of 1,000 packets for all.
     Fifo,
     /// Strict priority by SO_PRIORITY.

@@ -213,24 +213,6 @@ fn a_station_that_wants_little_gets_that_and_no_more() {
 }
 
 #[test]
-fn downloads_whose_receivers_share_do_not_wait_as_plain_ones_do() {
-    let Some(_turn) = turn_on_air() else { return };
-    let settings = [
-        "stations=2",
-        "rtt_ms=100",
-        "medium=fixed54",
-        "variants=plain,balanced",
-        "repeats=1",
-        "seconds=3",
-        "warmup_s=4",
-    ];
-    let result = run("downlink", &settings);
-    let [plain_ms, balanced_ms] = ["plain", "balanced"].map(|variant| metric(&result, variant, "rtt_p50_ms"));
-    assert!(plain_ms > 200.0 && balanced_ms < 150.0, "{plain_ms}, {balanced_ms} ms");
-    assert!(metric(&result, "balanced", "goodput_mbit") > 12.0);
-}
-
-#[test]
 fn an_air_that_becomes_slow_carries_less() {
     let Some(_turn) = turn_on_air() else { return };
     let settings = [
@@ -789,10 +771,6 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
     (
         "download-limit",
         Tests(&[what_is_received_holds_its_limit_in_one_connection_and_in_many]),
-    ),
-    (
-        "downlink",
-        Tests(&[downloads_whose_receivers_share_do_not_wait_as_plain_ones_do]),
     ),
     ("fails-open", Tests(&[nothing_is_left_of_a_daemon_that_was_killed])),
     (

@@ -16,8 +16,8 @@ use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use giveway_engine::background::nice::Reniced;
 use giveway_engine::model::ProcessId;
-use giveway_engine::network::action::Niced;
 use libbpf_rs::{MapCore as _, MapHandle};
 use serde::{Deserialize, Serialize};
 
@@ -104,9 +104,9 @@ impl NiceActuator {
     ///
     /// # Errors
     /// Where nothing has changed.
-    pub fn apply(&mut self, process: ProcessId, cause: Option<u32>) -> Result<Niced> {
+    pub fn apply(&mut self, process: ProcessId, cause: Option<u32>) -> Result<Reniced> {
         if cause.is_none() && self.notes.is_none() {
-            return Ok(Niced::default());
+            return Ok(Reniced::default());
         }
         let outcome = self.open().and_then(|notes| notes.order(process, cause));
         self.refused = outcome
@@ -120,7 +120,7 @@ impl NiceActuator {
             .or(threads.first());
         let news = threads.iter().filter(|thread| thread.is_news > 0).count();
         let has_any = threads.iter().any(|thread| thread.is_news | thread.has > 0);
-        Ok(Niced {
+        Ok(Reniced {
             threads: u32::try_from(news)?,
             before: main.map(|main| shown(main.nice, main.ioprio)).unwrap_or_default(),
             left: main

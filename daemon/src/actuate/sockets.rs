@@ -7,7 +7,7 @@ use anyhow::Result;
 use giveway_engine::change::{Setting, Value};
 use giveway_engine::config::{CapPolicyName, Config};
 use giveway_engine::model::Cookie;
-use giveway_engine::network::action::Outcome;
+use giveway_engine::sockets::setting::Outcome;
 use libbpf_rs::MapHandle;
 
 use crate::journal::Journal;
@@ -38,7 +38,7 @@ const ACTUATORS: [(&str, IsWanted, Open); 4] = [
     ),
     (
         "what connections receive is not held back",
-        |config| config.classes.receive_window || config.shares_downlink(),
+        |config| config.classes.receive_window,
         receive::open,
     ),
 ];

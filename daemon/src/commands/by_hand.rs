@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Subcommand};
+use giveway_engine::enforcement::by_hand::HandView;
 use giveway_engine::model::{Class, ProcessId};
-use giveway_engine::network::by_hand::HandView;
 use giveway_engine::queue::BackgroundFlow;
 use giveway_engine::rate;
 

@@ -271,17 +271,10 @@ fn idle_of_cap(config: &Config) -> Vec<String> {
     let idle = idle.map(|(what, _)| {
         format!("[cap] {what}: no capacity is found here (policy = \"found\", or a group's key and no number)")
     });
-    let idle = idle.chain(idle_downlink(config));
     let stands_in = cap.capacity_mbit.is_some() && cap.fixed_segments.is_some();
     let unused =
         stands_in.then(|| "[cap] capacity_mbit does not count: fixed_segments stands in for the formula".to_owned());
     idle.chain(unused).collect()
-}
-
-/// A key alone does not turn it on.
-fn idle_downlink(config: &Config) -> Option<String> {
-    let is_idle = config.cap.downlink && !config.shares_downlink();
-    is_idle.then(|| "[cap] downlink does nothing without policy = \"found\"".to_owned())
 }
 
 fn beside_found(config: &Config) -> Vec<String> {
@@ -295,7 +288,6 @@ fn beside_found(config: &Config) -> Vec<String> {
     let given = of_fixed.into_iter().filter(|(_, is_given)| *is_given);
     let mut said: Vec<String> = given
         .map(|(key, _)| format!("[cap] {key} does not count: the capacity is found"))
-        .chain(idle_downlink(config))
         .collect();
     let group_on = config.interface.as_ref().or(config.interfaces.first());
     let of_link = config.link.rate_mbit.filter(|_| config.interfaces.len() < 2);

@@ -6,13 +6,13 @@ use std::cmp::Reverse;
 use anyhow::Result;
 use giveway_engine::class::{Activity, ClassMark, LinkMarks};
 use giveway_engine::downlink::DownlinkView;
+use giveway_engine::enforcement::limit_use::WayUse;
 use giveway_engine::model::{Class, Owner, Protocol};
-use giveway_engine::network::limit_use::WayUse;
 use giveway_engine::priority::PriorityStatus;
 use giveway_engine::queue::links::LinkView;
 use giveway_engine::queue::traffic::{Band, QueueCounters};
 use giveway_engine::queue::{Plan, QueueView};
-use giveway_engine::status::{FlowView, NeighbourView, NetworkStatus, ReceivingView, Status};
+use giveway_engine::status::{FlowView, NeighbourView, NetworkStatus, Status};
 
 use crate::commands::args::Json;
 use crate::commands::{WIDE, by_hand, counted, hanging, print, print_json, terminal_columns};
@@ -107,13 +107,6 @@ fn add_flows(text: &mut String, network: &NetworkStatus, is_wide: bool, columns:
         for line in flow.enforcement_shown() {
             add_line(&line);
         }
-        if let Some(bytes) = flow.receive_window {
-            let window = format!(
-                "receives {:.0} kB in a round trip at most: its share",
-                bytes as f64 / 1e3
-            );
-            add_line(&window);
-        }
     }
 }
 
@@ -189,13 +182,6 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
         None => "none now: watching only, until there is a default route or the one that was named is up".to_owned(),
     };
     let mut lines = vec![("interface", interface), ("caps", policy_line(network))];
-    lines.extend(
-        network
-            .policy
-            .receiving
-            .as_ref()
-            .map(|view| ("downloads", receiving_line(view))),
-    );
     lines.extend(queue_lines(network).into_iter().map(|line| ("queue", line)));
     let limits = [("download", &network.downloads), ("upload", &network.uploads)];
     lines.extend(
@@ -268,15 +254,6 @@ pub(super) fn policy_line(network: &NetworkStatus) -> String {
             )
         }
     }
-}
-
-fn receiving_line(view: &ReceivingView) -> String {
-    let doing = view.doing.as_ref().map_or(String::new(), |doing| format!("; {doing}"));
-    format!(
-        "shared by {} and {} of this one, by their receive windows{doing}",
-        counted(view.devices as usize, "receiving device"),
-        counted(view.connections as usize, "connection")
-    )
 }
 
 /// By which links limits hold, and why not by others.

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use giveway_engine::class::{CommandLimits, Rules};
+use giveway_engine::enforcement::elsewhere::Elsewhere;
 use giveway_engine::model::{Choice, ChosenLimit, Class, Limit, LimitNumber, Process, ProcessId, Rates, RuleId};
-use giveway_engine::network::enforcement::Elsewhere;
 
 use super::inherit::{EarlierRecords, Inheritance, InheritingProcess, left};
 use super::is_shortage;

@@ -12,8 +12,8 @@ use std::time::Duration;
 use std::{fs, io};
 
 use anyhow::{Context as _, Result, ensure};
+use giveway_engine::enforcement::elsewhere::Elsewhere;
 use giveway_engine::model::{Choice, ChosenLimit, Class, Fingerprint, Idleness, Inherited, Nice, ProcessId, Rates};
-use giveway_engine::network::enforcement::Elsewhere;
 use libbpf_rs::libbpf_sys::{self, bpf_iter_link_info, bpf_link_create_opts};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapHandle, Program, ProgramMut};

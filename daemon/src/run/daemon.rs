@@ -13,6 +13,7 @@ use giveway_engine::config::Config;
 use giveway_engine::network::Network;
 use giveway_engine::network::action::{Action, Input};
 use giveway_engine::queue::Uplink;
+use giveway_engine::share::limiter::CapTable;
 use giveway_engine::status::Cost;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{self, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
@@ -106,7 +107,7 @@ struct Running {
     sent_uplinks: Vec<Uplink>,
     resend_uplinks: bool,
     /// Not yet in the kernel.
-    caps_of_new: Option<(u32, Vec<u32>)>,
+    caps_of_new: Option<CapTable>,
     /// Why something could not be done in the last moments.
     short_of: Option<String>,
     /// What kept sockets from being looked at in the last second.

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
+use giveway_engine::background::Means;
 use giveway_engine::change::Setting;
 use giveway_engine::config::{self, BackendName, Config, Control, RateMbit};
-use giveway_engine::network::{Background, Network, Setup};
+use giveway_engine::network::{Network, Setup};
 use giveway_engine::peers::Keyring;
 use giveway_engine::priority::{Names, Priority};
 use giveway_engine::queue::Backends;
@@ -293,16 +294,15 @@ fn setup(
         keys,
         rtt_resolution: rtt_resolution.map(|us| Duration::from_micros(us.into())).collect(),
         background: match dry_run {
-            true => Background {
+            true => Means {
                 control: config.classes.congestion_control.then(|| lbe::name(netns_inum)),
                 receive_window: config.classes.receive_window,
             },
-            false => Background {
+            false => Means {
                 control: sockets.background_control().map(str::to_owned),
                 receive_window: config.classes.receive_window && sockets.has(&Setting::ReceiveWindow),
             },
         },
-        holds_windows: dry_run || sockets.has(&Setting::ReceiveWindow),
         dry_run: dry_run || sockets.is_empty(),
         backends: Backends {
             qdisc,

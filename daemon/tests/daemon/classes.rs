@@ -971,7 +971,6 @@ fn a_check_names_the_keys_that_do_nothing() {
     for (text, told) in [
         ("[cap]\npolicy = \"found\"\n".to_owned(), "finds a share alone"),
         ("[cap]\nprefer = \"delay\"\n".to_owned(), "prefer does not count"),
-        ("[cap]\ndownlink = true\n".to_owned(), "downlink does nothing"),
         (
             "[link]\nrate_mbit = \"auto\"\n[queue]\nbackend = \"htb\"\n".to_owned(),
             "excludes",
@@ -982,7 +981,6 @@ fn a_check_names_the_keys_that_do_nothing() {
         ),
         ("[cap]\nfloor_mbit = 2\n".to_owned(), "floor_mbit does not count"),
         (format!("[cap]\nrtt_ms = 100\n{key}"), "rtt_ms does not count"),
-        (format!("[cap]\ndownlink = true\n{key}"), "downlink does nothing"),
         (format!("[link]\nrate_mbit = \"auto\"\n{key}"), "was not measured"),
         (found("fixed_segments = 30"), "fixed_segments does not count"),
         (found("rtt_ms = 100"), "rtt_ms does not count"),

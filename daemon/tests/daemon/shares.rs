@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A capacity that nobody configured (`policy = "found"`): cwnd and pacing rate are limited together, and what is received by
-//! its window; all are put back.
+//! A capacity that nobody configured (`policy = "found"`): cwnd and pacing rate are limited together, and put back.
 
 use std::fs;
 
@@ -8,12 +7,11 @@ use nix::sys::signal::Signal;
 
 use crate::support::lab::{FAR_V4, Lab};
 use crate::support::process::{Daemon, giveway};
-use crate::support::tcp::{Transfer, max_pacing_rate, set_max_pacing_rate, walked, window_clamp};
+use crate::support::tcp::{Transfer, max_pacing_rate, walked};
 use crate::support::wait::until;
 
 const UNLIMITED: u32 = u32::MAX;
 const FOUND: &str = "[cap]\npolicy = \"found\"\n";
-const BOTH_WAYS: &str = "[cap]\npolicy = \"found\"\ndownlink = true\n[queue]\nbackend = \"none\"\n";
 
 #[test]
 fn a_share_that_is_found_limits_both_and_a_kill_leaves_neither() {
@@ -39,45 +37,6 @@ fn a_share_that_is_found_limits_both_and_a_kill_leaves_neither() {
             max_pacing_rate(&near) == UNLIMITED
         });
         until("and its window", || walked(&mut monitor, &near).clamp.is_none());
-        drop(daemon);
-    }
-}
-
-/// The window that a connection of this machine is held to, bytes.
-fn held_to(daemon: &Daemon) -> Option<u64> {
-    let status = daemon.status();
-    let flows = status["flows"].as_array()?;
-    flows.iter().find_map(|flow| flow["receive_window"].as_u64())
-}
-
-#[test]
-fn a_share_of_what_is_received_is_held_by_the_window_and_a_kill_leaves_nothing_of_it() {
-    let lab = Lab::enter();
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("giveway.toml");
-    fs::write(&file, BOTH_WAYS).unwrap();
-    let (near, far) = lab.connect(FAR_V4);
-    // So that a share is far below what the kernel offers by itself.
-    set_max_pacing_rate(&far, 2_500_000);
-    let _transfer = Transfer::start(&far, near.try_clone().unwrap());
-    for ends in [Signal::SIGTERM, Signal::SIGKILL] {
-        let daemon = Daemon::start(&["--config", file.to_str().unwrap(), "--interface", "gwv"]);
-        until("its window is held", || {
-            held_to(&daemon) == Some(u64::from(window_clamp(&near)))
-        });
-        let ours = window_clamp(&near);
-        let port = near.local_addr().unwrap().port().to_string();
-        let why = String::from_utf8(giveway(&["why", &port]).stdout).unwrap();
-        assert!(why.contains("receive window") && why.contains("a share of "), "{why}");
-        let shown = String::from_utf8(giveway(&["status"]).stdout).unwrap();
-        assert!(shown.contains("shared by 1 receiving device"), "{shown}");
-        assert!(shown.contains("in a round trip at most: its share"), "{shown}");
-        daemon.signal(ends);
-        until("its window is its own again", || window_clamp(&near) > 2 * ours);
-        until("nothing is left to undo", || {
-            let left = String::from_utf8(giveway(&["revert", "--dry-run"]).stdout).unwrap();
-            !left.contains("window") && !left.contains("callback")
-        });
         drop(daemon);
     }
 }

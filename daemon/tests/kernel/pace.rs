@@ -11,7 +11,7 @@ use giveway::actuate::sockets::cap::{CapActuator, CapResult};
 use giveway::actuate::sockets::pace::PaceActuator;
 use giveway::kernel::own_netns;
 use giveway_engine::change::Value;
-use giveway_engine::network::action::Outcome;
+use giveway_engine::sockets::setting::Outcome;
 use libbpf_rs::MapHandle;
 use socket2::{Domain, Socket, Type};
 

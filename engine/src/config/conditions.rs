@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The conditions of a rule, the same in every table that has rules, and which of them each table can enforce. A new
-//! condition is declared here, accepted by a table in `sections.rs` and judged in [`crate::matcher`].
+//! The conditions of a rule, the same in every table that has rules. A new condition is declared here, accepted by a table in
+//! `sections.rs` (by [`super::matching`]) and judged in [`crate::matcher`].
 
 use crate::model::{Dscp, Prefix, Protocol};
 

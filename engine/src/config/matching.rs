@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which conditions a table of rules can enforce.
+//! Which of the conditions ([`super::conditions`]) a table of rules can enforce.
 
 use super::ConfigError;
 
-/// Those of [`Conditions`] that are about the process; the others are about the ends of its packets.
+/// Those of [`super::conditions::Conditions`] that are about the process; the others are about the ends of its packets.
 const OF_PROCESSES: [&str; 5] = ["exe", "cmdline", "user", "unit", "cgroup"];
 
 /// Whether a table's rules must have a condition.

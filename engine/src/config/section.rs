@@ -54,7 +54,6 @@ impl Section {
             .collect()
     }
 
-    /// As it stands in the default file.
     /// As it is written in a file.
     pub fn written(&self) -> String {
         if self.repeated {
@@ -64,6 +63,7 @@ impl Section {
         }
     }
 
+    /// As it stands in the default file.
     pub fn render(&self, text: &mut String) {
         text.push('\n');
         comment(self.about, text);

@@ -150,11 +150,8 @@ section! {
         /// 15 ms above it where that is more, "delay" at 1.1, or 5 ms; "throughput" at the same as "balanced", and gives
         /// limits up as soon as they cost throughput.
         prefer: Prefer = Prefer::Balanced;
-        /// With policy "found": share what is received as well, by the windows that are offered. An experiment: beside what trickles
-        /// it may be worse than without (docs/shares.md, "The downlink").
-        downlink: bool = false;
-        /// With policy "found": whatever the neighbours say, a connection that has its device's share to itself may send,
-        /// or receive, this much, Mbit/s.
+        /// With policy "found": whatever the neighbours say, a connection that has its device's share to itself may send
+        /// this much, Mbit/s.
         floor_mbit: f64 = 0.1, in 0.0..=1e6;
     }
 }
@@ -170,11 +167,6 @@ impl Config {
             CapPolicyName::Auto => CapPolicyName::None,
             given => given,
         }
-    }
-
-    /// Whether what is received is shared too.
-    pub fn shares_downlink(&self) -> bool {
-        self.cap.policy == CapPolicyName::Found && self.cap.downlink
     }
 }
 

@@ -191,10 +191,13 @@ fn what_is_refused_is_told_with_what_to_write() {
         ("[cap]\nprefer = 1.1", prefers),
         ("[cap]\nprefer = \"latency\"", prefers),
         (
-            "[cap]\ndownlink = \"true\"",
-            "`cap.downlink`: must be true or false; write true without quotes",
+            "[classes]\nreceive_window = \"true\"",
+            "`classes.receive_window`: must be true or false; write true without quotes",
         ),
-        ("[cap]\ndownlink = 1", "`cap.downlink`: must be true or false"),
+        (
+            "[classes]\nreceive_window = 1",
+            "`classes.receive_window`: must be true or false",
+        ),
         (
             "[cap]\ncapacity_mbit = \"20\"",
             "`cap.capacity_mbit`: invalid type: string \"20\", expected a number; the unit is in the key's name; \

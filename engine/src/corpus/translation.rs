@@ -4,32 +4,38 @@
 
 use serde_json::{Map, Value, json};
 
-use super::plain::{Readable, Written, by_text, bytes, fields, hex, kind, kinds, put, unlike};
+use super::plain::{Readable, Written, by_text, bytes, fields, get, hex, kind, kind_of, kinds, put, unlike};
+use crate::background::Means;
+use crate::background::nice::{self, Reniced};
 use crate::change::{Change, Setting, Subject, Value as Set};
+use crate::class::by_hand::{SetByHand, Target};
 use crate::class::rules::Rule;
-use crate::class::{Activity, ClassMark, LinkMarks, PacketRule, Rules};
+use crate::class::{self, Activity, ClassMark, LinkMarks, PacketRule, Rules};
 use crate::config::{Config, RateMbit};
 use crate::downlink::{self, Arrival, Arrived, Counted, Passed, Way};
+use crate::enforcement::elsewhere::Elsewhere;
 use crate::matcher::{Glob, Matcher};
 use crate::model::{
     CaState, Choice, ChosenLimit, Class, Cookie, Device, Dscp, Fingerprint, Flow, FlowEvent, Forwarded, Idleness,
     Inherited, Interface, Limit, LimitNumbers, Nice, Owner, Prefix, Process, ProcessId, Protocol, RateLimit, Rates,
     TcpState, Treatment,
 };
-use crate::network::action::{Action, Input, Niced, Outcome};
-use crate::network::by_hand::{SetByHand, Target};
-use crate::network::enforcement::Elsewhere;
-use crate::network::{Background, Setup};
-use crate::peers::{Filtered, Keyring, Outgoing};
-use crate::queue::links::LinkRates;
+use crate::network::Setup;
+use crate::network::action::{Action, Input};
+use crate::peers::{self, Filtered, Keyring, Outgoing};
+use crate::queue::links::{LinkRates, LinkRequest};
 use crate::queue::traffic::{Band, Bands, ByQdisc, QueueCounters, Refusal, RefusalReason, Refused, Served};
-use crate::queue::{Backend, Backends, BackgroundFlow, Plan, RateSource, Request, RootQdisc, Tuning, Uplink};
+use crate::queue::{self, Backend, Backends, BackgroundFlow, Plan, RateSource, RootQdisc, Tuning, Uplink};
 use crate::record::What;
+use crate::share::limiter::CapTable;
+use crate::sockets::owners::Unidentified;
+use crate::sockets::setting::{Outcome, Request};
+use crate::{enforcement, sockets};
 
 fields! {
     // What an engine is made with.
-    Setup { seed, keys, rtt_resolution, background, holds_windows, dry_run, backends }
-    Background { control, receive_window }
+    Setup { seed, keys, rtt_resolution, background, dry_run, backends }
+    Means { control, receive_window }
     Backends { qdisc, htb, marks, dry_run }
 
     // Sockets, processes and devices.
@@ -52,7 +58,7 @@ fields! {
     ChosenLimit { number, rates }
     Fingerprint { id, uid, image, cgroup_id, idleness, chosen, inherited, by_hand, nice, names }
     Nice { by, cause }
-    Niced { threads, before, left }
+    Reniced { threads, before, left }
     Elsewhere { id, command, netns_inum, uid }
     Activity { uid, seat, cgroup }
 
@@ -103,43 +109,50 @@ fields! {
 }
 
 kinds! {
-    Input<'_>, read as Input<'static> {
-        Interface(interface),
-        Uplinks(uplinks),
-        Ordered(waiting),
-        QueueOutcome { ifindex, outcome },
-        Arrivals { way, arrivals, counted },
-        Arrived(arrived),
-        DetourOutcome { way, outcome },
-        DetourLost { way, why },
-        Refusals(refusals),
-        Pass { flows, complete, queues },
+    sockets::Input {
         Datagrams(flows),
-        Processes(fingerprints),
-        Forwarding(cgroups),
         Events(events),
         CappedAtConnect(caps),
         Outcomes(outcomes),
         TakenOver(taken),
-        Identified { processes, cgroups },
+    }
+    class::Input {
+        Processes(fingerprints),
+        Forwarding(cgroups),
         ByHand { all, why },
-        LinkRates(rates),
         Active(active),
         Rules(rules),
         Chosen { process, choice },
         ReadAgain,
-        Niced { process, outcome },
-        NiceTaken(taken),
         CommandLimits(limits),
         Devices(devices),
+    }
+    nice::Input {
+        Outcome { process, outcome },
+        Taken(taken),
+    }
+    queue::Input {
+        Uplinks(uplinks),
+        Ordered(waiting),
+        Outcome { ifindex, outcome },
+        Refusals(refusals),
+        Rates(rates),
         Subnets(subnets),
+    }
+    downlink::Input {
+        Arrivals { way, arrivals, counted },
+        Arrived(arrived),
+        Outcome { way, outcome },
+        Lost { way, why },
+    }
+    enforcement::Input {
         Traced(traced),
         Elsewhere(processes),
+    }
+    peers::Input<'_>, read as peers::Input<'static> {
         Keys(keys),
         Datagram { from, bytes },
         Filtered(filtered),
-        Pause(why),
-        Tick,
     }
     Outcome {
         Applied,
@@ -178,7 +191,101 @@ kinds! {
     RefusalReason { Own, Others, Full, Share, Late, }
     Backend { Qdisc, Htb, None, }
     RateSource { Configuration, Device, Measured, }
-    Request { Set(plan), Tune(tuning), }
+    queue::Request { Set(plan), Tune(tuning), }
+}
+
+/// Of kinds that have another name in the engine: that of the recording, the subject's, and its own name there.
+const RENAMED: [(&str, &str, &str); 6] = [
+    ("Niced", "Nice", "Outcome"),
+    ("NiceTaken", "Nice", "Taken"),
+    ("QueueOutcome", "Queue", "Outcome"),
+    ("LinkRates", "Queue", "Rates"),
+    ("DetourOutcome", "Downlink", "Outcome"),
+    ("DetourLost", "Downlink", "Lost"),
+];
+
+/// A recording names no subject.
+impl Written for Input<'_> {
+    fn write(&self) -> Value {
+        let named = |kind_name: &str, fields: &[(&str, &dyn Written)]| {
+            let given = fields.iter().filter(|(_, value)| !value.is_default());
+            let given = given.map(|(name, value)| ((*name).to_owned(), value.write()));
+            kind(kind_name, given.collect())
+        };
+        let (subject, value) = match self {
+            Self::Interface(interface) => ("", named("Interface", &[("interface", interface)])),
+            Self::Pass {
+                flows,
+                complete,
+                queues,
+            } => {
+                let fields: [(&str, &dyn Written); 3] = [("flows", flows), ("complete", complete), ("queues", queues)];
+                ("", named("Pass", &fields))
+            }
+            Self::Identified { processes, cgroups } => (
+                "",
+                named("Identified", &[("processes", processes), ("cgroups", cgroups)]),
+            ),
+            Self::Pause(why) => ("", named("Pause", &[("why", why)])),
+            Self::Tick => ("", named("Tick", &[])),
+            Self::Sockets(input) => ("Sockets", input.write()),
+            Self::Class(input) => ("Class", input.write()),
+            Self::Nice(input) => ("Nice", input.write()),
+            Self::Queue(input) => ("Queue", input.write()),
+            Self::Downlink(input) => ("Downlink", input.write()),
+            Self::Enforcement(input) => ("Enforcement", input.write()),
+            Self::Peers(input) => ("Peers", input.write()),
+        };
+        let renamed = RENAMED.iter().find(|(_, of, name)| {
+            let is_it = kind_of(&value).is_ok_and(|(kind, _)| kind == *name);
+            *of == subject && is_it
+        });
+        match renamed {
+            Some((recorded, ..)) => with_kind(&value, recorded),
+            None => value,
+        }
+    }
+}
+
+impl Readable for Input<'static> {
+    fn read(value: &Value) -> Result<Self, String> {
+        let (recorded, of) = kind_of(value)?;
+        let renamed = RENAMED.iter().find(|(name, ..)| *name == recorded);
+        let value = &renamed.map_or_else(|| value.clone(), |(_, _, name)| with_kind(value, name));
+        Ok(match (recorded, renamed.map(|(_, subject, _)| *subject)) {
+            (_, Some("Nice")) => Self::Nice(nice::Input::read(value)?),
+            (_, Some("Queue")) | ("Uplinks" | "Ordered" | "Refusals" | "Subnets", _) => {
+                Self::Queue(queue::Input::read(value)?)
+            }
+            (_, Some("Downlink")) | ("Arrivals" | "Arrived", _) => Self::Downlink(downlink::Input::read(value)?),
+            ("Datagrams" | "Events" | "CappedAtConnect" | "Outcomes" | "TakenOver", _) => {
+                Self::Sockets(sockets::Input::read(value)?)
+            }
+            ("Traced" | "Elsewhere", _) => Self::Enforcement(enforcement::Input::read(value)?),
+            ("Keys" | "Datagram" | "Filtered", _) => Self::Peers(peers::Input::read(value)?),
+            ("Interface", _) => Self::Interface(get(of, "interface")?),
+            ("Pass", _) => Self::Pass {
+                flows: get(of, "flows")?,
+                complete: get(of, "complete")?,
+                queues: get(of, "queues")?,
+            },
+            ("Identified", _) => Self::Identified {
+                processes: get(of, "processes")?,
+                cgroups: get(of, "cgroups")?,
+            },
+            ("Pause", _) => Self::Pause(get(of, "why")?),
+            ("Tick", _) => Self::Tick,
+            _ => Self::Class(class::Input::read(value)?),
+        })
+    }
+}
+
+/// The same under another name.
+fn with_kind(value: &Value, name: &str) -> Value {
+    match value.as_object().and_then(|object| object.values().next()) {
+        Some(fields) => json!({name: fields}),
+        None => name.into(),
+    }
 }
 
 /// One line of what followed. A change is written without what is said of it.
@@ -192,26 +299,40 @@ impl Written for Action {
             )
         };
         match self {
-            Self::Limit { cookie, limits } => of("Limit", &[("cookie", cookie), ("limits", limits)]),
-            Self::CapNew { ifindex, caps } => of("CapNew", &[("ifindex", ifindex), ("caps", caps)]),
-            Self::Queue {
+            Self::Set(Request { cookie, settings }) => {
+                let limits: Vec<(Setting, Set)> = settings
+                    .iter()
+                    .map(|wish| (wish.setting.clone(), wish.value.clone()))
+                    .collect();
+                of("Limit", &[("cookie", cookie), ("limits", &limits)])
+            }
+            Self::CapNew(CapTable { ifindex, caps }) => of("CapNew", &[("ifindex", ifindex), ("caps", caps)]),
+            Self::Queue(LinkRequest {
                 ifindex,
                 name: _,
                 request,
-            } => of("Queue", &[("ifindex", ifindex), ("request", request)]),
-            Self::Detour { way, plan } => of("Detour", &[("way", way), ("plan", plan)]),
-            Self::Available(rates) => of("Available", &[("rates", rates)]),
-            Self::Identify { processes, cgroups } => of("Identify", &[("processes", processes), ("cgroups", cgroups)]),
-            Self::Treat { cookie, treatment } => of("Treat", &[("cookie", cookie), ("treatment", treatment)]),
-            Self::TreatProcess { process, treatment } => {
+            }) => of("Queue", &[("ifindex", ifindex), ("request", request)]),
+            Self::Downlink(downlink::Action::Set { way, plan }) => of("Detour", &[("way", way), ("plan", plan)]),
+            Self::Downlink(downlink::Action::MakeAvailable(rates)) => of("Available", &[("rates", rates)]),
+            Self::Identify(Unidentified { processes, cgroups }) => {
+                of("Identify", &[("processes", processes), ("cgroups", cgroups)])
+            }
+            Self::Class(class::Action::Treat { cookie, treatment }) => {
+                of("Treat", &[("cookie", cookie), ("treatment", treatment)])
+            }
+            Self::Class(class::Action::TreatProcess { process, treatment }) => {
                 of("TreatProcess", &[("process", process), ("treatment", treatment)])
             }
-            Self::TreatForwarded { cgroup, told } => of("TreatForwarded", &[("cgroup", cgroup), ("told", told)]),
-            Self::HandOn { process, image, rule } => {
+            Self::Class(class::Action::TreatForwarded { cgroup, told }) => {
+                of("TreatForwarded", &[("cgroup", cgroup), ("told", told)])
+            }
+            Self::Class(class::Action::HandOn { process, image, rule }) => {
                 of("HandOn", &[("process", process), ("image", image), ("rule", rule)])
             }
-            Self::Nice { process, cause } => of("Nice", &[("process", process), ("cause", cause)]),
-            Self::NiceCauses(causes) => of("NiceCauses", &[("causes", causes)]),
+            Self::Nice(nice::Action::Renice { process, cause, .. }) => {
+                of("Nice", &[("process", process), ("cause", cause)])
+            }
+            Self::Nice(nice::Action::Causes(causes)) => of("NiceCauses", &[("causes", causes)]),
             Self::Report(Outgoing { to, datagram }) => {
                 // The end of the seal tells it from all others.
                 let seal = hex(&datagram[datagram.len().saturating_sub(8)..]);

@@ -37,7 +37,7 @@ pub struct Process {
     pub chosen: Option<Choice>,
     #[serde(default)]
     pub inherited: Option<Inherited>,
-    /// A bit for each setting by hand that is for it, or was for one that started it ([`crate::network::by_hand`]).
+    /// A bit for each setting by hand that is for it, or was for one that started it ([`crate::class::by_hand`]).
     #[serde(default)]
     pub by_hand: u64,
 }

@@ -202,6 +202,15 @@ impl Flow {
         self.protocol == Protocol::Udp && self.remote.port() == 0
     }
 
+    /// The process and the remote end, for people.
+    pub fn shown(&self) -> String {
+        let remote = self.shown_remote();
+        match &self.owner {
+            Some(owner) => format!("{} ({}) to {remote}", owner.command, owner.pid),
+            None => format!("to {remote}"),
+        }
+    }
+
     /// For people.
     pub fn shown_remote(&self) -> String {
         match self.sends_anywhere() {

@@ -3,12 +3,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::action::Outcome;
-use super::limiting::ELSEWHERE;
 use super::*;
-use crate::change::{Setting, Value};
-use crate::model::{CaState, Cookie, Device, Owner, TcpState};
+use crate::change::{Change, Setting, Subject, Value};
+use crate::model::{CaState, Cookie, Device, Flow, FlowEvent, Owner, Protocol, TcpState};
 use crate::share::FoundPhase;
+use crate::share::limiter::{CapTable, ELSEWHERE};
+use crate::sockets::owners::Unidentified;
+use crate::sockets::setting::{Outcome, Request};
 
 mod active;
 pub mod by_hand;
@@ -78,18 +79,17 @@ pub fn upload() -> Flow {
 const CONSTANT: &str = "[cap]\nfixed_segments = 20";
 
 fn engine(config: &str, dry_run: bool) -> Network {
-    engine_with(config, dry_run, Background::default())
+    engine_with(config, dry_run, Means::default())
 }
 
 /// Where background connections can be made to yield so.
-fn engine_with(config: &str, dry_run: bool, background: Background) -> Network {
+fn engine_with(config: &str, dry_run: bool, background: Means) -> Network {
     let config = Config::parse(config).expect("a configuration");
     let setup = Setup {
         seed: [1; 32],
         keys: None,
         rtt_resolution: vec![Duration::from_millis(1)],
         background,
-        holds_windows: false,
         dry_run,
         backends: Backends::none(),
     };
@@ -144,7 +144,7 @@ fn who_repeats_what_was_lost_still_sends() {
             );
         }
         assert_eq!(
-            engine.sharing.connections > 0,
+            engine.limiter.sharing().connections > 0,
             still_sends,
             "{ca_state:?}, {until_ms} ms"
         );
@@ -172,22 +172,29 @@ fn who_has_a_far_end_that_takes_nothing_sends_no_longer() {
                 },
             );
         }
-        assert_eq!(engine.sharing.connections > 0, still_sends, "takes: {takes}");
+        assert_eq!(engine.limiter.sharing().connections > 0, still_sends, "takes: {takes}");
     }
 }
 
 fn answer(engine: &mut Network, outcome: Outcome) -> Vec<Action> {
     engine.step(
         Duration::from_millis(200),
-        Input::Outcomes(vec![(COOKIE, Setting::Cap, outcome)]),
+        Input::Sockets(crate::sockets::Input::Outcomes(vec![(COOKIE, Setting::Cap, outcome)])),
     )
 }
 
 fn caps(actions: &[Action]) -> Vec<(Cookie, Option<u32>)> {
     let cap = |action: &Action| match action {
-        Action::Limit { cookie, limits } => {
-            assert_eq!((limits.len(), &limits[0].0), (1, &Setting::Cap), "only cwnd is limited");
-            Some((*cookie, crate::sockets::limits::segments(&limits[0].1)))
+        Action::Set(Request {
+            cookie,
+            settings: limits,
+        }) => {
+            assert_eq!(
+                (limits.len(), &limits[0].setting),
+                (1, &Setting::Cap),
+                "only cwnd is limited"
+            );
+            Some((*cookie, crate::sockets::setting::segments(&limits[0].value)))
         }
         _ => None,
     };
@@ -199,7 +206,7 @@ fn a_cap_that_the_kernel_put_off_is_asked_for_again_in_the_next_pass_and_not_bef
     let mut engine = asking();
     assert!(caps(&answer(&mut engine, Outcome::Deferred)).is_empty());
     let event = FlowEvent::CaState { to: CaState::Open };
-    let input = Input::Events(vec![(COOKIE, event)]);
+    let input = Input::Sockets(crate::sockets::Input::Events(vec![(COOKIE, event)]));
     assert!(caps(&engine.step(Duration::from_millis(250), input)).is_empty());
     assert_eq!(caps(&pass(&mut engine, 300)), [(COOKIE, Some(20))]);
 }
@@ -295,7 +302,10 @@ fn the_kernel_is_asked_whose_a_clamp_is_that_nobody_here_knows_of() {
 #[test]
 fn a_cap_set_while_a_complete_pass_was_read_is_not_forgotten() {
     let mut engine = engine(CONSTANT, false);
-    engine.step(Duration::ZERO, Input::CappedAtConnect(vec![(COOKIE, 20)]));
+    engine.step(
+        Duration::ZERO,
+        Input::Sockets(crate::sockets::Input::CappedAtConnect(vec![(COOKIE, 20)])),
+    );
     let nothing = Input::Pass {
         flows: Vec::new(),
         complete: true,
@@ -323,7 +333,7 @@ fn new_connections_are_capped_on_the_managed_interface_only() {
     let mut table = |link| {
         let actions = engine.step(Duration::ZERO, Input::Interface(link));
         actions.into_iter().find_map(|action| match action {
-            Action::CapNew { ifindex, caps } => Some((ifindex, caps)),
+            Action::CapNew(CapTable { ifindex, caps }) => Some((ifindex, caps)),
             _ => None,
         })
     };
@@ -337,7 +347,10 @@ fn new_connections_are_capped_on_the_managed_interface_only() {
 fn a_connection_that_is_idle_is_not_left_with_the_cap_of_busier_times() {
     // 1.2 Mbit/s x 100 ms are ten segments.
     let mut engine = engine("[cap]\ncapacity_mbit = 1.2", false);
-    engine.step(Duration::ZERO, Input::CappedAtConnect(vec![(COOKIE, 4)]));
+    engine.step(
+        Duration::ZERO,
+        Input::Sockets(crate::sockets::Input::CappedAtConnect(vec![(COOKIE, 4)])),
+    );
     let idle = Flow {
         unsent_bytes: 0,
         clamp: Some(4),
@@ -438,19 +451,17 @@ fn a_flow_has_an_owner_once_its_process_and_cgroup_were_read() {
             queues: Default::default(),
         };
         let actions = engine.step(Duration::from_millis(ms), input);
-        let asked = actions
-            .into_iter()
-            .find(|action| matches!(action, Action::Identify { .. }));
+        let asked = actions.into_iter().find(|action| matches!(action, Action::Identify(_)));
         (asked, engine.status(Duration::ZERO).flows.remove(0))
     };
     let id = crate::model::ProcessId { pid: 77, start_ns: 5 };
     let (asked, flow) = pass(100);
     assert_eq!(
         asked,
-        Some(Action::Identify {
+        Some(Action::Identify(Unidentified {
             processes: vec![id],
             cgroups: vec![1],
-        })
+        }))
     );
     assert_eq!((flow.exe, flow.unit), (None, None));
     let process = crate::model::Process {
@@ -484,7 +495,7 @@ fn what_is_gone_with_the_next_pass_is_not_looked_up() {
             queues: Default::default(),
         };
         let actions = engine.step(Duration::from_millis(ms), input);
-        actions.iter().any(|action| matches!(action, Action::Identify { .. }))
+        actions.iter().any(|action| matches!(action, Action::Identify(_)))
     };
     assert!(!asked(100, 1000) && !asked(200, 1001), "each seen once");
     assert!(asked(300, 1001), "it has lasted");
@@ -494,9 +505,15 @@ fn what_is_gone_with_the_next_pass_is_not_looked_up() {
 fn changes_of_closed_sockets_are_the_first_to_be_forgotten() {
     let mut engine = asking();
     answer(&mut engine, Outcome::Applied);
-    engine.step(Duration::from_secs(1), Input::Events(vec![(COOKIE, FlowEvent::Close)]));
+    engine.step(
+        Duration::from_secs(1),
+        Input::Sockets(crate::sockets::Input::Events(vec![(COOKIE, FlowEvent::Close)])),
+    );
     let others = (1000..1000 + crate::change::KEPT as u64).map(|cookie| (Cookie(cookie), 20));
-    engine.step(Duration::from_secs(2), Input::CappedAtConnect(others.collect()));
+    engine.step(
+        Duration::from_secs(2),
+        Input::Sockets(crate::sockets::Input::CappedAtConnect(others.collect())),
+    );
     let is_closed = |latest: &crate::change::Latest| latest.change.subject == Subject::Socket { cookie: COOKIE };
     assert!(!engine.changes().iter().any(is_closed));
 }

@@ -3,45 +3,38 @@
 
 use std::time::Duration;
 
-use super::{Network, name_of};
+use super::Network;
+use super::routes::medium;
 use crate::change::{Latest, Setting, Subject, Value};
-use crate::model::{Protocol, unit_of};
+use crate::class::Verdict;
+use crate::model::{Class, Protocol, unit_of};
 use crate::queue::QueueView;
 use crate::sockets::flows::Tracked;
 use crate::sockets::goodput::Rates;
-use crate::sockets::limits::segments;
-use crate::status::{FlowView, NeighbourView, NetworkStatus, PolicyView, ReportView};
+use crate::sockets::setting::segments;
+use crate::status::{FlowView, ForwardedView, NeighbourView, NetworkStatus, PolicyView, ReportView};
 
 impl Network {
-    /// The links that another tool has taken giveway's queue off.
-    pub fn contested_links(&self) -> Vec<u32> {
-        self.links.contested().collect()
-    }
-
-    /// On these a queue comes when there is something to hold.
-    pub fn links_without_queue(&self) -> Vec<u32> {
-        self.links.without_queue()
-    }
-
     pub fn status(&self, now: Duration) -> NetworkStatus {
+        let overview = self.overview();
         let links = self.links.views(now);
+        let (policy, link) = (self.limiter.policy(), self.limiter.link(medium!(self)));
         let (downloads, uploads) = (self.downloads.view(), self.uploads.view());
         NetworkStatus {
             taken_t_ns: now.as_nanos() as u64,
             interface: self.interface.clone(),
             policy: PolicyView {
-                name: self.policy.name().to_owned(),
-                senders: self.sharing.devices,
-                connections: self.sharing.connections,
+                name: policy.name().to_owned(),
+                senders: link.sharing.devices,
+                connections: link.sharing.connections,
                 cooperates: self.cooperates,
-                doing: self.policy.doing(&self.link()),
-                found: self.policy.found(&self.link()),
-                receiving: self.receiving_view(),
+                doing: policy.doing(&link),
+                found: policy.found(&link),
                 dry_run: self.dry_run,
             },
             flows: self.flow_views(Protocol::Tcp, now),
             datagrams: self.flow_views(Protocol::Udp, now),
-            forwarded: self.forwarded.views(),
+            forwarded: self.forwarded_views(),
             neighbours: self.neighbourhood.peers().map(NeighbourView::from).collect(),
             reports: ReportView {
                 interval_ms: self.neighbourhood.interval().as_millis() as u64,
@@ -53,15 +46,15 @@ impl Network {
                 .first()
                 .map_or_else(QueueView::of_no_link, |link| link.queue.clone()),
             links,
-            limits: self.limits_in_use(&downloads, &uploads),
+            limits: overview.limits_in_use(&downloads, &uploads),
             downloads,
             uploads,
-            not_enforced: self.shortfall_views(),
-            elsewhere: self.elsewhere_views(),
-            by_hand: self.set_by_hand_views(),
+            not_enforced: self.shortfalls.views(overview),
+            elsewhere: self.elsewhere.views(),
+            by_hand: overview.by_hand_views(),
             active: self.classes.active().to_vec(),
-            nice_processes: self.early.nice(),
-            processes_left_out: self.early.left_out(),
+            nice_processes: self.processes.nice(),
+            processes_left_out: self.processes.left_out(),
             refusals: self.refusals.iter().cloned().collect(),
         }
     }
@@ -74,10 +67,20 @@ impl Network {
             if let (Subject::Socket { cookie }, true) = (&change.subject, change.name.is_empty())
                 && let Some(tracked) = self.flows.get(*cookie)
             {
-                change.name = name_of(&tracked.flow);
+                change.name = tracked.flow.shown();
             }
         }
         changes
+    }
+
+    fn forwarded_views(&self) -> Vec<ForwardedView> {
+        let view = |(cgroup, class, verdict): (&str, Class, &Verdict)| ForwardedView {
+            cgroup: cgroup.to_owned(),
+            class,
+            class_rule: verdict.rule.clone(),
+            class_why: verdict.why.clone(),
+        };
+        self.forwarded.verdicts().map(view).collect()
     }
 
     fn flow_views(&self, protocol: Protocol, now: Duration) -> Vec<FlowView> {
@@ -86,7 +89,7 @@ impl Network {
     }
 
     fn flow_view(&self, tracked: &Tracked, now: Duration) -> FlowView {
-        let flow = &tracked.flow;
+        let (flow, overview) = (&tracked.flow, self.overview());
         let Rates {
             sent_mbit,
             received_mbit,
@@ -98,29 +101,21 @@ impl Network {
             received_mbit,
             class: tracked.class,
             class_rule: tracked.judged.verdict.rule.clone(),
-            limit: self.limits_view(tracked),
-            class_enforcement: self.order_view(tracked),
-            download_order: self.download_order(tracked),
+            limit: overview.limits_view(tracked),
+            class_enforcement: overview.order_view(tracked),
+            download_order: overview.download_order(tracked),
             mark: self.links.mark(flow.ifindex, tracked.class),
             class_why: tracked.judged.verdict.why.clone(),
             cap: segments(&tracked.in_force(&Setting::Cap)),
             background_control: text(tracked.in_force(&Setting::CongestionControl)),
             receive_gives_way: text(tracked.in_force(&Setting::ReceiveWindow)).is_some(),
-            receive_window: number(tracked.in_force(&Setting::ReceiveWindow)),
             receiver: tracked.receiving.is_bulk(),
             sender: tracked.sending,
-            stepped_back: tracked.held.values().any(|held| held.stepped_back),
+            stepped_back: tracked.settings.values().any(|state| state.stepped_back),
             exe: self.owners.process(flow).map(|process| process.exe.clone()),
             unit: cgroup.as_deref().and_then(unit_of).map(str::to_owned),
             cgroup,
         }
-    }
-}
-
-fn number(value: Value) -> Option<u64> {
-    match value {
-        Value::Number(number) => Some(number),
-        _ => None,
     }
 }
 

@@ -71,23 +71,14 @@ pub struct Sender {
     pub delivery_rate_kbit: u32,
     /// Segments since the connection opened.
     pub retransmits: u32,
-    pub direction: Direction,
     pub class: Class,
     /// What it could use, or [`UNLIMITED_KBIT`].
     pub demand_kbit: u32,
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    Up,
-    Down,
-}
-
 /// The numbers on the wire are the places in this list, in [`Class::ALL`] and in [`CaState::BY_NUMBER`], which hold all values
 /// in order.
 const PURPOSES: [Purpose; 3] = [Purpose::Telling, Purpose::Leaving, Purpose::Asking];
-const DOWN: u8 = 1 << 6;
 
 /// Sixteen bits of a session's id: enough to ask it for something, since a wrong answer costs one echo.
 pub fn hint(session: u64) -> u16 {
@@ -144,8 +135,7 @@ impl Report {
 
 impl Sender {
     fn put(&self, out: &mut Vec<u8>) {
-        let direction = if self.direction == Direction::Down { DOWN } else { 0 };
-        out.push(self.ca_state as u8 | (self.class as u8) << 3 | direction);
+        out.push(self.ca_state as u8 | (self.class as u8) << 3);
         // One more than the demand, so that `unlimited` is the shortest number instead of the longest.
         let demand = self.demand_kbit.wrapping_add(1);
         let numbers = [self.cwnd_segments, self.min_rtt_us, self.srtt_us, self.queue_bytes];
@@ -160,7 +150,7 @@ impl Sender {
     fn take(rest: &mut Rest) -> Result<Self, Malformed> {
         let kind = rest.byte()?;
         let place = |at: u8| usize::from(at & 7);
-        if kind & 0x80 != 0 {
+        if kind & 0xc0 != 0 {
             return Err(Malformed("a sender of a kind that this version does not know"));
         }
         Ok(Self {
@@ -168,11 +158,6 @@ impl Sender {
                 .get(place(kind))
                 .ok_or(Malformed("unknown congestion-avoidance state"))?,
             class: *Class::ALL.get(place(kind >> 3)).ok_or(Malformed("unknown class"))?,
-            direction: if kind & DOWN == 0 {
-                Direction::Up
-            } else {
-                Direction::Down
-            },
             cwnd_segments: rest.varint_u32()?,
             min_rtt_us: rest.varint_u32()?,
             srtt_us: rest.varint_u32()?,
@@ -283,7 +268,6 @@ mod tests {
             ca_state: CaState::Open,
             delivery_rate_kbit: 1_950,
             retransmits: 17,
-            direction: Direction::Up,
             class: Class::Standard,
             demand_kbit: UNLIMITED_KBIT,
         };

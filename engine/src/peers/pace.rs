@@ -4,7 +4,8 @@
 //! In: how many devices report, how long their reports are, and what happens here. Out: the moment of the next
 //! report. The rule is RTCP's (RFC 3550 section 6.2): the interval grows with the group, is never below a
 //! base, is jittered, and is computed anew whenever it is asked for, so that a group which grew or shrank since
-//! the last report counts at once (section 6.3.3). Never: a clock; `now` never runs backwards here.
+//! the last report counts at once (section 6.3.3). What a report costs is its air time ([`report_airtime_us`]). Never: a
+//! clock; `now` never runs backwards here.
 
 use std::time::Duration;
 

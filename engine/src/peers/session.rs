@@ -452,7 +452,6 @@ mod tests {
                 ca_state: CaState::Open,
                 delivery_rate_kbit: 100,
                 retransmits: 0,
-                direction: codec::Direction::Up,
                 class: Class::Realtime,
                 demand_kbit: codec::UNLIMITED_KBIT,
             }],

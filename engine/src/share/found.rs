@@ -15,7 +15,6 @@ use super::{Allotment, FLOOR_SEGMENTS, Link, Member};
 use super::{FoundPhase, FoundView};
 use crate::config::{Cap, Prefer};
 use crate::model::{Class, Cookie};
-use crate::peers::Direction;
 
 mod control;
 mod group;
@@ -46,16 +45,10 @@ const LEAST_RATE: f64 = 0.5 * 125_000.0;
 /// A connection without limits has regained what it had once it has this part of it, or after so long.
 const REGAINED: f64 = 0.75;
 const REGAINS_S: f64 = 20.0;
-/// A window of so many times what is under way holds nobody back, also while that doubles in a round trip.
-const LOOSE: f64 = 3.0;
-const LOOSE_LEAST_BYTES: f64 = 64.0 * 1024.0;
-const LOOSE_WITHIN: u64 = 3;
 /// After so long without a word of the group's the device is somewhere else, or alone.
 const GONE_AFTER_S: f64 = 30.0;
 
 pub struct FoundCapacity {
-    /// Of what this device sends, or of what it receives.
-    direction: Direction,
     prefer: Prefer,
     segment_bytes: f64,
     floor: f64,
@@ -80,14 +73,13 @@ struct Delivered {
 }
 
 impl FoundCapacity {
-    pub fn from_config(cap: &Cap, direction: Direction) -> Self {
+    pub fn from_config(cap: &Cap) -> Self {
         let floor = cap.floor_mbit * 125_000.0;
         Self {
-            direction,
             prefer: cap.prefer,
             segment_bytes: group::payload_bytes(cap.segment_bytes),
             floor,
-            control: control(direction, cap.prefer, floor),
+            control: Control::new(cap.prefer, floor),
             needs_members: false,
             heard_s: None,
             now_s: 0.0,
@@ -117,7 +109,7 @@ impl FoundCapacity {
     }
 
     fn neighbours(&self, link: &Link<'_>) -> Vec<Sending> {
-        group::neighbours(link, self.direction, self.segment_bytes, self.control.share)
+        group::neighbours(link, self.segment_bytes)
     }
 
     /// What was delivered of ours since the last look, so long ago.
@@ -145,17 +137,15 @@ impl FoundCapacity {
     /// What each connection of ours does, where those that do not use their parts leave the rest to the others.
     fn own(&self, members: &[Member]) -> Vec<Sending> {
         let mut own = group::own(members, self.segment_bytes);
-        if self.direction == Direction::Up {
-            let rates: Vec<Option<f64>> = own.iter().zip(members).map(|of| self.leaves_room(of)).collect();
-            // Where all get less, that is no far end's doing.
-            let some_get_theirs = rates.contains(&None);
-            for (one, rate) in own.iter_mut().zip(rates) {
-                let held_back = rate.filter(|_| some_get_theirs);
-                one.wants_more = held_back.is_none();
-                if let Some(rate) = held_back {
-                    // Not what its window allows.
-                    (one.rate, one.in_flight_bytes) = (rate, rate * one.srtt_s);
-                }
+        let rates: Vec<Option<f64>> = own.iter().zip(members).map(|of| self.leaves_room(of)).collect();
+        // Where all get less, that is no far end's doing.
+        let some_get_theirs = rates.contains(&None);
+        for (one, rate) in own.iter_mut().zip(rates) {
+            let held_back = rate.filter(|_| some_get_theirs);
+            one.wants_more = held_back.is_none();
+            if let Some(rate) = held_back {
+                // Not what its window allows.
+                (one.rate, one.in_flight_bytes) = (rate, rate * one.srtt_s);
             }
         }
         group::lend(&mut own, self.control.share);
@@ -260,7 +250,7 @@ impl FoundCapacity {
                 100.0 * part.min(1.0)
             )
         });
-        let part = match control.knows_plain() || self.direction == Direction::Down {
+        let part = match control.knows_plain() {
             true => part,
             false => format!("{part}; what unlimited TCP gets here was not measured"),
         };
@@ -269,16 +259,6 @@ impl FoundCapacity {
         });
         let share = control.share / 125_000.0;
         format!("a share of {share:.2} Mbit/s{found_by}: {doing}{cliff}{part}")
-    }
-
-    /// The kernel offers megabytes to whoever may send what it likes, and it takes many seconds until these have arrived
-    /// and less can be offered. So a receiver's window stays near what is under way, and holds nothing back.
-    fn no_limits(&self, one: &Sending) -> Limits {
-        let window = LOOSE * (one.rate() * one.srtt_s).max(LOOSE_LEAST_BYTES);
-        Limits {
-            receive_window_bytes: (self.direction == Direction::Down).then_some(window as u64),
-            ..Limits::default()
-        }
     }
 
     /// Who had limits goes back to what plain TCP had in flight, and no further: by slow start, which a write of the cap
@@ -297,9 +277,6 @@ impl FoundCapacity {
     }
 
     fn follow_regaining(&mut self, members: &[Member], own: &[Sending]) {
-        if self.direction == Direction::Down {
-            return;
-        }
         let before = std::mem::take(&mut self.regaining);
         // A trial has no limits of any kind.
         if matches!(self.control.phase, Phase::Withdrawn { why: Why::Unknown, .. }) {
@@ -336,12 +313,6 @@ impl FoundCapacity {
         let least = f64::from(FLOOR_SEGMENTS) * self.segment_bytes / (min_rtt_s + self.control.aim_s);
         // Rounded down, what neighbours read of it would be less than the share, and all would come down to it.
         let cwnd = whole_segments(cwnd);
-        if self.direction == Direction::Down {
-            return Limits {
-                receive_window_bytes: Some((f64::from(cwnd) * self.segment_bytes) as u64),
-                ..Limits::default()
-            };
-        }
         let cwnd = cwnd.max(least_segments(weight * min_rtt_s / self.segment_bytes));
         // While a queue is emptied it is the pacing rate that empties it, also where the share is small.
         let pacing = if part < 1.0 {
@@ -352,7 +323,6 @@ impl FoundCapacity {
         Limits {
             cwnd: Some(cwnd),
             pacing_rate_bytes_per_s: Some(pacing as u64),
-            ..Limits::default()
         }
     }
 }
@@ -393,26 +363,6 @@ fn withdrawn(why: Why, has_others: bool, left_s: Option<f64>) -> String {
     format!("{because}: nothing is limited for {lasts}")
 }
 
-/// Whoever receives sees the queue of all, a stranger's as well, for the access point has one. So nothing has to be known of
-/// what plain TCP moves to tell that somebody takes what ours leave, and to try it would have a price there that it has not
-/// where one sends: what a receiver has once offered it cannot take back.
-fn control(direction: Direction, prefer: Prefer, floor: f64) -> Control {
-    let control = Control::new(prefer, floor);
-    match direction {
-        Direction::Up => control,
-        Direction::Down => control.without_trial(),
-    }
-}
-
-/// Most of what comes was offered before the present limits.
-fn is_draining(members: &[Member]) -> bool {
-    let rate = |draining: bool| {
-        let these = members.iter().filter(|member| member.is_draining == draining);
-        these.map(|member| member.delivery_rate_bytes_per_s).sum::<u64>()
-    };
-    rate(true) > rate(false)
-}
-
 impl Allotment for FoundCapacity {
     fn name(&self) -> &'static str {
         "found"
@@ -429,8 +379,7 @@ impl Allotment for FoundCapacity {
         }
         let own = self.own(members);
         let neighbours = self.neighbours(link);
-        let demands = group::demands(link, self.direction);
-        self.control.is_draining = is_draining(members);
+        let demands = group::demands(link);
         self.control.is_repeating = members.iter().all(|member| member.is_repeating);
         match self.look(now, &own, &neighbours, moved_bytes, &demands) {
             Some(seen) => self.control.step(&seen),
@@ -439,9 +388,7 @@ impl Allotment for FoundCapacity {
         self.follow_regaining(members, &own);
         let of = |(one, member): (&Sending, &Member)| match self.control.phase {
             Phase::Withdrawn { .. } if self.regaining.contains_key(&member.cookie) => self.regains(one),
-            Phase::Withdrawn { .. } => self.no_limits(one),
-            // What trickles beside it divides a share of which nothing is known yet.
-            Phase::Start if self.direction == Direction::Down => self.no_limits(one),
+            Phase::Withdrawn { .. } => Limits::default(),
             _ => self.limits(self.control.share, one.weight.max(one.may_have), one.min_rtt_s),
         };
         own.iter().zip(members).map(of).collect()
@@ -457,8 +404,7 @@ impl Allotment for FoundCapacity {
         // Who knows nothing, and is not told, has no limits at first; one that is set and lifted again ends slow start. What
         // the others have just now may be the beginning of their own trial.
         let others = group::devices(&neighbours);
-        let is_told = || is_told(&group::demands(link, self.direction), others);
-        let told = theirs.filter(|_| self.direction == Direction::Down || is_told());
+        let told = theirs.filter(|_| is_told(&group::demands(link), others));
         let known = Some(self.control.share).filter(|share| *share > 0.0).or(told);
         let is_limited = self.may_limit() && !matches!(self.control.phase, Phase::Withdrawn { .. });
         let Some(share) = known.filter(|_| is_limited) else {
@@ -482,14 +428,10 @@ impl Allotment for FoundCapacity {
 
     fn reason(&self, link: &Link<'_>, _: Duration) -> String {
         let devices = link.sharing.devices;
-        let what = match self.direction {
-            Direction::Up => "sending",
-            Direction::Down => "receiving",
-        };
         let plural = if devices == 1 { "" } else { "s" };
         self.says(
             devices > 1,
-            &format!(", found by {devices} {what} device{plural}"),
+            &format!(", found by {devices} sending device{plural}"),
             None,
         )
     }
@@ -516,10 +458,6 @@ impl Allotment for FoundCapacity {
         })
     }
 
-    fn is_tight(&self) -> bool {
-        self.may_limit() && !matches!(self.control.phase, Phase::Start | Phase::Withdrawn { .. })
-    }
-
     fn shares_by_demand(&self) -> bool {
         true
     }
@@ -529,7 +467,7 @@ impl Allotment for FoundCapacity {
     }
 
     fn forget(&mut self) {
-        self.control = control(self.direction, self.prefer, self.floor);
+        self.control = Control::new(self.prefer, self.floor);
         self.heard_s = None;
     }
 
@@ -538,11 +476,7 @@ impl Allotment for FoundCapacity {
     }
 
     fn settled_within(&self) -> u64 {
-        // What holds nobody back need not be exact.
-        match self.direction {
-            Direction::Down if !self.is_tight() => LOOSE_WITHIN,
-            _ => SETTLED_WITHIN,
-        }
+        SETTLED_WITHIN
     }
 }
 

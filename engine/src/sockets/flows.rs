@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::change::{Setting, Value};
+use crate::change::{Reason, Setting, Value};
 use crate::model::{CaState, Class, Cookie, Flow, FlowEvent, Process, Protocol};
 use crate::share::Member;
 use crate::sockets::goodput::Goodput;
 use crate::sockets::judged::{Judged, uid_of};
-use crate::sockets::limits::{Doubt, Held, shown_by};
 use crate::sockets::receiving::Receiving;
+use crate::sockets::setting::{Doubt, SettingState, shown_by};
 use crate::sockets::trace::Trace;
 
 /// A socket sends when data was queued in this many successive passes ...
@@ -39,7 +39,7 @@ pub struct Tracked {
     /// Whether a queue has it, where its device does not tell.
     pub trace: Trace,
     /// What limits it, or once did.
-    pub held: BTreeMap<Setting, Held>,
+    pub settings: BTreeMap<Setting, SettingState>,
     queued_passes: u32,
     last_queued: Duration,
     /// When something was last delivered, or sent again.
@@ -66,7 +66,7 @@ impl Tracked {
             class: Class::Standard,
             judged: Judged::default(),
             trace: Trace::default(),
-            held: BTreeMap::new(),
+            settings: BTreeMap::new(),
             queued_passes: 0,
             last_queued: Duration::ZERO,
             last_moved: now,
@@ -98,7 +98,7 @@ impl Tracked {
             self.trace = Trace::default();
         }
         self.flow = flow;
-        self.held.values_mut().for_each(|held| held.deferred = false);
+        self.settings.values_mut().for_each(|state| state.deferred = false);
         self.expire(now);
     }
 
@@ -106,6 +106,11 @@ impl Tracked {
         let is_queued = now.saturating_sub(self.last_queued) < STOPPED_AFTER;
         let moves = now.saturating_sub(self.last_moved) < MOVES_WITHIN;
         self.sending &= moves && (is_queued || self.is_repeating());
+    }
+
+    fn has_cap(&mut self, cap: u32, reason: Reason) {
+        let state = self.settings.entry(Setting::Cap).or_default();
+        (state.in_force, state.reason) = (Some(cap).into(), reason);
     }
 
     fn is_repeating(&self) -> bool {
@@ -120,9 +125,9 @@ impl Tracked {
 
     /// What giveway put there; `Unset` where it put nothing.
     pub fn in_force(&self, setting: &Setting) -> Value {
-        self.held
+        self.settings
             .get(setting)
-            .map_or(Value::default(), |held| held.in_force.clone())
+            .map_or(Value::default(), |state| state.in_force.clone())
     }
 
     /// For the policy; None without a round-trip time, from which shares are computed.
@@ -140,7 +145,6 @@ impl Tracked {
             mss_bytes: self.flow.mss_bytes,
             unsent_bytes: self.flow.unsent_bytes,
             is_repeating: self.is_repeating(),
-            is_draining: false,
         })
     }
 
@@ -151,13 +155,13 @@ impl Tracked {
             let is_looked_at = match setting {
                 // Every connection has one; what counts is whether ours is still there.
                 Setting::CongestionControl => self.in_force(&setting) != Value::default(),
-                _ => found != Value::default() || self.held.contains_key(&setting),
+                _ => found != Value::default() || self.settings.contains_key(&setting),
             };
             if !is_looked_at {
                 return None;
             }
-            let held = self.held.entry(setting.clone()).or_default();
-            held.doubt(&found).map(|doubt| (setting, doubt))
+            let state = self.settings.entry(setting.clone()).or_default();
+            state.doubt(&found).map(|doubt| (setting, doubt))
         })
     }
 }
@@ -182,7 +186,7 @@ pub struct Flows {
     receiving: BTreeSet<Cookie>,
     /// Caps of connections that the kernel capped as they were made and no pass has shown yet; and whether they are
     /// older than the last complete pass.
-    capped_at_connect: BTreeMap<Cookie, (u32, bool)>,
+    capped_at_connect: BTreeMap<Cookie, (u32, Reason, bool)>,
 }
 
 impl Flows {
@@ -198,7 +202,7 @@ impl Flows {
             if protocol == Protocol::Tcp {
                 // One that opened while this pass was read is not in it.
                 self.capped_at_connect
-                    .retain(|cookie, (_, old)| present.contains(cookie) || !std::mem::replace(old, true));
+                    .retain(|cookie, (.., old)| present.contains(cookie) || !std::mem::replace(old, true));
             }
         }
         for flow in flows {
@@ -206,8 +210,8 @@ impl Flows {
             let at_connect = &mut self.capped_at_connect;
             let tracked = self.tracked.entry(cookie).or_insert_with(|| {
                 let mut tracked = Tracked::new(now, flow.clone());
-                if let Some((cap, _)) = at_connect.remove(&cookie) {
-                    tracked.held.entry(Setting::Cap).or_default().in_force = Some(cap).into();
+                if let Some((cap, reason, _)) = at_connect.remove(&cookie) {
+                    tracked.has_cap(cap, reason);
                 }
                 tracked
             });
@@ -266,11 +270,11 @@ impl Flows {
         self.capped_at_connect.remove(&cookie);
     }
 
-    pub fn capped_at_connect(&mut self, cookie: Cookie, cap: u32) {
+    pub(super) fn capped_at_connect(&mut self, cookie: Cookie, cap: u32, reason: Reason) {
         match self.tracked.get_mut(&cookie) {
-            Some(tracked) => tracked.held.entry(Setting::Cap).or_default().in_force = Some(cap).into(),
+            Some(tracked) => tracked.has_cap(cap, reason),
             None => {
-                self.capped_at_connect.insert(cookie, (cap, false));
+                self.capped_at_connect.insert(cookie, (cap, reason, false));
             }
         }
     }

@@ -27,7 +27,7 @@ pub struct Owners {
 }
 
 /// What is to be read.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Unidentified {
     pub processes: Vec<ProcessId>,
     pub cgroups: Vec<u64>,

@@ -36,8 +36,6 @@ pub struct Receiving {
     /// The latest look showed nothing new.
     is_silent: bool,
     resumed: Option<Duration>,
-    /// When its window last held it.
-    full: Option<Duration>,
 }
 
 impl Receiving {
@@ -107,16 +105,6 @@ impl Receiving {
     /// Mean and least round trip; None where no timestamps come back.
     pub fn rtts(&self) -> Option<(Duration, Duration)> {
         (!self.rtt.is_zero()).then_some((self.rtt, self.min_rtt))
-    }
-
-    pub fn note_full(&mut self, now: Duration) {
-        self.full = Some(now);
-    }
-
-    /// Its window held it until lately: what it does with a larger one shows after a round trip.
-    pub fn was_full(&self, now: Duration) -> bool {
-        let shows_after = self.rtt + RATE_OVER;
-        self.full.is_some_and(|at| now.saturating_sub(at) <= shows_after)
     }
 
     /// Bytes a second of the latest round trip.

@@ -6,15 +6,19 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use giveway_engine::background::Means;
 use giveway_engine::change::{Setting, Value};
 use giveway_engine::config::Config;
 use giveway_engine::model::{CaState, Cookie, Flow, FlowEvent, Interface, TcpState};
-use giveway_engine::network::action::{Action, Input, Outcome};
-use giveway_engine::network::{Background, Network, Setup};
+use giveway_engine::network::action::{Action, Input};
+use giveway_engine::network::{Network, Setup};
+use giveway_engine::peers;
 use giveway_engine::peers::{Keyring, Outgoing};
 use giveway_engine::queue::Backends;
 use giveway_engine::record::What;
-use giveway_engine::sockets::limits::segments;
+use giveway_engine::sockets;
+use giveway_engine::sockets::setting::segments;
+use giveway_engine::sockets::setting::{Outcome, Request, Wish};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -111,8 +115,7 @@ impl World {
             seed,
             keys,
             rtt_resolution: vec![Duration::from_millis(1)],
-            background: Background::default(),
-            holds_windows: false,
+            background: Means::default(),
             dry_run: false,
             backends: Backends::none(),
         };
@@ -165,7 +168,7 @@ impl World {
     pub fn stop_sending(&mut self, index: usize) {
         let closed = std::mem::take(&mut self.devices[index].sockets);
         let events = closed.into_keys().map(|cookie| (cookie, FlowEvent::Close)).collect();
-        self.step(index, Input::Events(events));
+        self.step(index, Input::Sockets(sockets::Input::Events(events)));
     }
 
     pub fn set_clamp_behind_giveways_back(&mut self, index: usize, clamp: u32) {
@@ -194,10 +197,10 @@ impl World {
                     if let Some((_, (from, to, bytes))) = self.flying.pop_first() {
                         self.step(
                             to,
-                            Input::Datagram {
+                            Input::Peers(peers::Input::Datagram {
                                 from: address(from),
                                 bytes: &bytes,
-                            },
+                            }),
                         );
                     }
                 }
@@ -255,13 +258,13 @@ impl World {
         let mut actions = engine.step(now, input);
         while let Some(action) = actions.pop() {
             match action {
-                Action::Limit { cookie, limits } => {
+                Action::Set(Request { cookie, settings }) => {
                     let device = &mut self.devices[index];
-                    let outcomes = limits.into_iter().map(|(setting, value)| {
+                    let outcomes = settings.into_iter().map(|Wish { setting, value, .. }| {
                         assert_eq!(setting, Setting::Cap, "the fixed cap limits nothing else");
                         (cookie, setting, device.cap(cookie, segments(&value)))
                     });
-                    let outcomes = Input::Outcomes(outcomes.collect());
+                    let outcomes = Input::Sockets(sockets::Input::Outcomes(outcomes.collect()));
                     if let Some(engine) = &mut self.devices[index].engine {
                         actions.extend(engine.step(now, outcomes));
                     }
@@ -269,17 +272,12 @@ impl World {
                 Action::Report(report) => self.send(index, &report),
                 Action::Record(What::Neighbour { expired: true, .. }) => self.devices[index].expired += 1,
                 Action::Record(_)
-                | Action::CapNew { .. }
-                | Action::Queue { .. }
-                | Action::Identify { .. }
-                | Action::Treat { .. }
-                | Action::TreatProcess { .. }
-                | Action::HandOn { .. }
-                | Action::Detour { .. }
-                | Action::Available(_)
-                | Action::TreatForwarded { .. }
-                | Action::Nice { .. }
-                | Action::NiceCauses(_) => {}
+                | Action::CapNew(_)
+                | Action::Queue(_)
+                | Action::Downlink(_)
+                | Action::Identify(_)
+                | Action::Class(_)
+                | Action::Nice(_) => {}
             }
         }
     }

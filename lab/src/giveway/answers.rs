@@ -54,7 +54,8 @@ pub struct CapChange {
     pub cap: Option<u64>,
 }
 
-fn ask(at: &Namespace, words: &[&str]) -> Result<Vec<u8>> {
+/// What `giveway` with these words says; an exit other than 0 is an error.
+pub fn ask(at: &Namespace, words: &[&str]) -> Result<Vec<u8>> {
     let mut command = at.command(binary()?)?;
     command.args(words);
     Ok(run(command)?.stdout)

@@ -34,14 +34,14 @@ pub struct Timers {
 
 /// What `giveway jitter --json` says, as far as the lab asks.
 #[derive(Deserialize)]
-pub struct Answer {
+pub struct JitterReport {
     pub policy_at_end: Vec<String>,
     pub missed: u64,
     wakeup_max_us: f64,
     histogram: Vec<(f64, u64)>,
 }
 
-impl Answer {
+impl JitterReport {
     /// How many of the threads had real-time priority in the end.
     pub fn with_priority(&self) -> usize {
         let has = |policy: &&String| ["fifo", "rr", "deadline"].contains(&policy.as_str());
@@ -54,7 +54,7 @@ impl Answer {
 }
 
 /// Measures with the loads beside it, and keeps the whole answer in `kept`.
-pub fn measure(place: &Namespace, timers: &Timers, kept: &Path) -> Result<Answer> {
+pub fn measure(place: &Namespace, timers: &Timers, kept: &Path) -> Result<JitterReport> {
     let mut command = place.command(binary()?)?;
     let number = |name: &str, value: u64| [name.to_owned(), value.to_string()];
     command

@@ -21,7 +21,5 @@ pub fn rule(exe: &Path) -> Value {
 /// Gives back a daemon in a place without any interface, once it answers.
 pub fn start_daemon(place: &Namespace, rules: &[Value], raw: &Path, label: &str) -> Result<Daemon> {
     let configuration = json!({"cap": {"policy": "none"}, "realtime": rules});
-    let mut daemon = Daemon::launch_without_interface(place, &configuration, &raw.join(label))?;
-    daemon.wait_until_up(place)?;
-    Ok(daemon)
+    Daemon::raise_with(&[], place, &configuration, &raw.join(label))
 }

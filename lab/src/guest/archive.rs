@@ -16,11 +16,11 @@ pub const FILE: u32 = 0o100_644;
 pub const PROGRAM: u32 = 0o100_755;
 
 #[derive(Default)]
-pub struct Tree {
+pub struct FileTree {
     entries: BTreeMap<String, (u32, Vec<u8>)>,
 }
 
-impl Tree {
+impl FileTree {
     pub fn has(&self, path: &str) -> bool {
         self.entries.contains_key(path)
     }
@@ -50,8 +50,8 @@ impl Tree {
 mod tests {
     use super::*;
 
-    fn bytes(build: impl Fn(&mut Tree)) -> Vec<u8> {
-        let mut tree = Tree::default();
+    fn bytes(build: impl Fn(&mut FileTree)) -> Vec<u8> {
+        let mut tree = FileTree::default();
         build(&mut tree);
         let mut bytes = Vec::new();
         tree.write(&mut bytes).unwrap();

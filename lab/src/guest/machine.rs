@@ -21,7 +21,7 @@ const MEMORY_MB: u32 = 1536;
 /// Where the guest's time begins when it is not the host's.
 const EPOCH: &str = "2026-01-01T00:00:00";
 
-pub struct Machine {
+pub struct QemuMachine {
     pub qemu: Process,
     pub stdout: UnixStream,
     pub stderr: UnixStream,
@@ -29,7 +29,7 @@ pub struct Machine {
     pub files: UnixStream,
 }
 
-impl Machine {
+impl QemuMachine {
     /// What QEMU itself has to say, and the guest's console, goes into `log`.
     pub fn start(guest: &Guest, image: &Path, initrd: &Path, log: &Path) -> Result<Self> {
         let (stdout, its_stdout) = stream()?;

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::archive::{FILE, Tree};
+use super::archive::{FILE, FileTree};
 use crate::process::run;
 
 /// Folders (with all in them) and beginnings of names, below `kernel/`.
@@ -54,7 +54,7 @@ pub fn pack(root: &Path, release: &str, archive: &Path) -> Result<()> {
     let all = Modules::below(&root.join("kernel"))?;
     let chosen = all.closure()?;
     let index = index(&chosen, release, &root.join("chosen"))?;
-    let mut tree = Tree::default();
+    let mut tree = FileTree::default();
     for (path, content) in chosen.into_iter().chain(index) {
         tree.add(&format!("usr/lib/modules/{release}/{path}"), FILE, content);
     }

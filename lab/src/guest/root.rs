@@ -12,8 +12,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::archive::{FILE, FOLDER, LINK, PROGRAM, Tree};
-use super::source::{MERGED, Source, find, merged};
+use super::archive::{FILE, FOLDER, FileTree, LINK, PROGRAM};
+use super::source::{MERGED, ProgramSource, find, merged};
 use crate::process::run;
 
 const INIT: &str = include_str!("init.sh");
@@ -27,8 +27,8 @@ const LIBRARY_BY_NAME: &str = "libgcc_s.so.1";
 const MOUNT_POINTS: &[&str] = &["proc", "sys", "dev", "run", "tmp", "root", "out", "etc"];
 
 /// `added` are further programs, which have their own names in the guest's path.
-pub fn tree(command: &[OsString], added: &[PathBuf], source: &Source) -> Result<Tree> {
-    let mut tree = Tree::default();
+pub fn tree(command: &[OsString], added: &[PathBuf], source: &ProgramSource) -> Result<FileTree> {
+    let mut tree = FileTree::default();
     for folder in MOUNT_POINTS {
         tree.add(folder, FOLDER, "");
     }
@@ -78,13 +78,13 @@ fn shell_line(words: &[OsString]) -> Vec<u8> {
     line
 }
 
-fn add_copy(tree: &mut Tree, path: &str, mode: u32, of: &Path) -> Result<()> {
+fn add_copy(tree: &mut FileTree, path: &str, mode: u32, of: &Path) -> Result<()> {
     let content = fs::read(of).with_context(|| format!("cannot read {}", of.display()))?;
     tree.add(path, mode, content);
     Ok(())
 }
 
-fn add_libraries(tree: &mut Tree, programs: &[PathBuf], source: &Source) -> Result<()> {
+fn add_libraries(tree: &mut FileTree, programs: &[PathBuf], source: &ProgramSource) -> Result<()> {
     let mut libc = None;
     for program in programs {
         for (library, path) in source.libraries(program)? {
@@ -103,14 +103,14 @@ fn add_libraries(tree: &mut Tree, programs: &[PathBuf], source: &Source) -> Resu
     )
 }
 
-fn add_library(tree: &mut Tree, library: &Path, path: &str) -> Result<()> {
+fn add_library(tree: &mut FileTree, library: &Path, path: &str) -> Result<()> {
     if tree.has(path) {
         return Ok(());
     }
     add_copy(tree, path, PROGRAM, library)
 }
 
-fn add_busybox(tree: &mut Tree, source: &Source) -> Result<()> {
+fn add_busybox(tree: &mut FileTree, source: &ProgramSource) -> Result<()> {
     let busybox = source.find("busybox")?;
     ensure!(
         source.libraries(&busybox)?.is_empty(),
@@ -133,7 +133,7 @@ fn add_busybox(tree: &mut Tree, source: &Source) -> Result<()> {
 }
 
 /// Names of tables and the delay distributions, which `ip` and `tc` read.
-fn add_data(tree: &mut Tree, source: &Source) -> Result<()> {
+fn add_data(tree: &mut FileTree, source: &ProgramSource) -> Result<()> {
     let libraries = source.libraries(&source.find("tc")?)?;
     let beside = libraries.iter().filter_map(|(_, path)| Some(path.rsplit_once('/')?.0));
     let mut folders: Vec<String> = beside.map(|folder| format!("{folder}/tc")).collect();

@@ -27,7 +27,7 @@ const UNPACKED: &str = "../need/usr/sbin";
 /// A file here, and where the guest has it, without a leading slash.
 pub type Placed = (PathBuf, String);
 
-pub enum Source {
+pub enum ProgramSource {
     Here,
     /// A root of arm64's packages, and the folder of this build for it.
     Elsewhere {
@@ -36,7 +36,7 @@ pub enum Source {
     },
 }
 
-impl Source {
+impl ProgramSource {
     pub fn new(architecture: Architecture, cache: &Path) -> Result<Self> {
         if architecture.is_this() {
             return Ok(Self::Here);

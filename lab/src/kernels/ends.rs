@@ -15,6 +15,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use nix::time::ClockId;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::role::answer_each;
 use crate::traffic::realtime::{monotonic_ns, send_due, send_with_deadlines};
 
 pub const UPLOAD: u16 = 5_401;
@@ -44,9 +45,9 @@ pub fn run_near(description: &str) -> Result<()> {
     let received = download.try_clone()?;
     std::thread::spawn(move || while matches!((&received).read(&mut [0; 65_536]), Ok(read) if read > 0) {});
     println!("connected");
-    for word in std::io::stdin().lines() {
+    answer_each(|word| {
         let mut said = true;
-        match word?.as_str() {
+        match word {
             "upload" => upload.run(true),
             "background" => background.run(true),
             "quiet" => [&upload, &background].iter().for_each(|one| one.run(false)),
@@ -56,9 +57,8 @@ pub fn run_near(description: &str) -> Result<()> {
             "late" => said = is_refused(&far, 0)?,
             other => bail!("`{other}` is nothing that can be asked for"),
         }
-        println!("{said}");
-    }
-    Ok(())
+        Ok(said)
+    })
 }
 
 /// Machines differ in what they choose by themselves.
@@ -145,12 +145,7 @@ pub fn run_far(_description: &str) -> Result<()> {
         }
     });
     println!("listening");
-    for line in std::io::stdin().lines() {
-        line?;
-        let counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
-        println!("{}", serde_json::to_string(&*counts)?);
-    }
-    Ok(())
+    answer_each(|_| Ok(counts.lock().unwrap_or_else(PoisonError::into_inner).clone()))
 }
 
 /// Of a datagram to the port of marked ones.

@@ -6,26 +6,26 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::Report;
-use super::probes::{Cell, PROBES, Verdict};
+use super::MachineReport;
+use super::probes::{CapabilityCell, CapabilityVerdict, PROBES};
 
-pub struct Row {
+pub struct MatrixRow {
     pub name: &'static str,
     pub about: &'static str,
     /// Or why there is none.
-    pub report: Result<Report, String>,
+    pub report: Result<MachineReport, String>,
 }
 
-pub fn word(verdict: Verdict) -> &'static str {
+pub fn word(verdict: CapabilityVerdict) -> &'static str {
     match verdict {
-        Verdict::Works => "works",
-        Verdict::NotHere => "not on this kernel",
-        Verdict::Failed => "failed",
+        CapabilityVerdict::Works => "works",
+        CapabilityVerdict::NotHere => "not on this kernel",
+        CapabilityVerdict::Failed => "failed",
     }
 }
 
-impl Row {
-    fn cell(&self, capability: &str) -> Option<&Cell> {
+impl MatrixRow {
+    fn cell(&self, capability: &str) -> Option<&CapabilityCell> {
         let report = self.report.as_ref().ok()?;
         report.cells.iter().find(|cell| cell.capability == capability)
     }
@@ -43,7 +43,7 @@ impl Row {
 }
 
 /// The table alone.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[MatrixRow]) -> String {
     let mut text = String::from("| |");
     for row in rows {
         let _ = write!(text, " {} |", row.name);
@@ -66,7 +66,7 @@ pub fn table(rows: &[Row]) -> String {
 }
 
 /// The table, and for each cell what it ran and what came of it.
-pub fn markdown(rows: &[Row]) -> String {
+pub fn markdown(rows: &[MatrixRow]) -> String {
     let mut text = String::from("# Which capability works on which kernel\n\n");
     text += &table(rows);
     text += "\n";
@@ -97,15 +97,15 @@ pub fn markdown(rows: &[Row]) -> String {
     text
 }
 
-fn warnings(report: &Report) -> String {
+fn warnings(report: &MachineReport) -> String {
     match &report.kernel_warnings {
         Some(lines) if !lines.is_empty() => format!("; the kernel complained {} times: {}", lines.len(), lines[0]),
         _ => String::new(),
     }
 }
 
-pub fn json(rows: &[Row]) -> Value {
-    let machine = |row: &Row| match &row.report {
+pub fn json(rows: &[MatrixRow]) -> Value {
+    let machine = |row: &MatrixRow| match &row.report {
         Err(why) => json!({"machine": row.name, "about": row.about, "not_run": why}),
         Ok(report) => json!({
             "machine": row.name, "about": row.about, "release": report.release, "architecture": report.architecture,
@@ -113,7 +113,7 @@ pub fn json(rows: &[Row]) -> Value {
             "kernel_warnings": report.kernel_warnings,
         }),
     };
-    let ran = |probe: &super::probes::Probe| json!({"capability": probe.capability, "ran": probe.ran});
+    let ran = |probe: &super::probes::CapabilityProbe| json!({"capability": probe.capability, "ran": probe.ran});
     json!({
         "machines": rows.iter().map(machine).collect::<Vec<_>>(),
         "probes": PROBES.iter().map(ran).collect::<Vec<_>>(),
@@ -127,21 +127,21 @@ mod tests {
     #[test]
     fn a_machine_that_did_not_run_has_its_column_all_the_same() {
         let capability = PROBES[0].capability;
-        let report = Report {
+        let report = MachineReport {
             release: "6.12.1".into(),
             architecture: "x86_64".into(),
             version: "#1".into(),
             giveway: "giveway 0".into(),
-            cells: vec![Cell {
+            cells: vec![CapabilityCell {
                 capability: capability.into(),
-                verdict: Verdict::NotHere,
+                verdict: CapabilityVerdict::NotHere,
                 said: "needs Linux 6.16".into(),
                 took_s: 1.0,
             }],
             doctor: Value::Null,
             kernel_warnings: None,
         };
-        let row = |name, report| Row {
+        let row = |name, report| MatrixRow {
             name,
             about: "a machine",
             report,

@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use super::ends::{BACKGROUND, DATAGRAMS, DOWNLOAD, UPLOAD};
 use super::sockets::{Socket, rates, socket};
-use super::stage::{CAP_SEGMENTS, RATE_MBIT, Stage};
+use super::stage::{CAP_SEGMENTS, ProbedDevice, RATE_MBIT};
 use crate::experiment::pause;
-use crate::giveway::answers;
-use crate::interrupt::{check, wait_for};
+use crate::giveway::{Daemon, answers};
+use crate::interrupt::{check, wait_for, wait_until};
 use crate::scheduling::{is_fully_nice, is_realtime};
 
 /// For what a pass or a walk over sockets brings about, in an emulated machine.
@@ -30,7 +30,7 @@ const DSCP_CS1_TOS: &str = "32";
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum CapabilityVerdict {
     Works,
     /// It does not, and `giveway doctor` says that this kernel lacks it.
     NotHere,
@@ -39,99 +39,99 @@ pub enum Verdict {
 
 /// What came of one capability on one machine.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Cell {
+pub struct CapabilityCell {
     pub capability: String,
-    pub verdict: Verdict,
+    pub verdict: CapabilityVerdict,
     /// What was measured, or why it did not work.
     pub said: String,
     pub took_s: f64,
 }
 
-pub struct Probe {
+pub struct CapabilityProbe {
     pub capability: &'static str,
     /// What a cell of it has run.
     pub ran: &'static str,
     /// What of the kernel it needs, by its name in `giveway doctor`.
     needs: &'static str,
-    act: fn(&mut Stage) -> Result<String>,
+    act: fn(&mut ProbedDevice) -> Result<String>,
 }
 
 const TCX: &str = "admission (tcx)";
 
 /// In this order: each leaves the stage to the next.
-pub const PROBES: [Probe; 12] = [
-    Probe {
+pub const PROBES: [CapabilityProbe; 12] = [
+    CapabilityProbe {
         capability: "receive window of a download",
         ran: "a CUBIC download over 20 Mbit/s that a rule makes background: the window that its sender is offered (`ss`, snd_wnd) \
               falls below half of what it was without giveway",
         needs: "background receive windows (sockops)",
         act: receive_window,
     },
-    Probe {
+    CapabilityProbe {
         capability: "cap",
         ran: "an upload that was open before the daemon, fixed_segments = 6: 20 times within 2 s `ss` shows cwnd at 6 or less, and it \
               goes on sending; acknowledgements come back slowly meanwhile, so that cwnd is what holds it back",
         needs: "caps on live connections",
         act: cap,
     },
-    Probe {
+    CapabilityProbe {
         capability: "monitor",
         ran: "the same upload in `giveway status --json`: its cwnd is what `ss` says just before or after, its RTT within a half, its \
               process the one that sends",
         needs: "flow monitor",
         act: monitor,
     },
-    Probe {
+    CapabilityProbe {
         capability: "background congestion control",
         ran: "an upload that was open before the daemon, background by a rule: `ss` shows gw_lbe_… on it, and CUBIC on the other",
         needs: "background congestion control (struct_ops)",
         act: background_control,
     },
-    Probe {
+    CapabilityProbe {
         capability: "queue by BPF qdisc",
         ran: "backend = \"auto\" at 20 Mbit/s: `tc` shows giveway's qdisc at the root; both uploads at once: background gets less than \
               a tenth of the other, together no more than the rate",
         needs: "BPF qdisc",
         act: |stage| queue(stage, Backend::Qdisc),
     },
-    Probe {
+    CapabilityProbe {
         capability: "marks on packets",
         ran: "20 UDP datagrams that a rule makes background: all arrive at the far end with DSCP LE (under htb CS1)",
         needs: TCX,
         act: marks,
     },
-    Probe {
+    CapabilityProbe {
         capability: "admission",
         ran: "a datagram that is due in 200 ms is sent, one that is due now comes back as ENOBUFS, and giveway counts both",
         needs: TCX,
         act: admission,
     },
-    Probe {
+    CapabilityProbe {
         capability: "[[chain]]",
         ran: "requests over UDP to a port that a [[chain]] names: the thread that handles them has real-time priority",
         needs: TCX,
         act: chain,
     },
-    Probe {
+    CapabilityProbe {
         capability: "real-time priority at a program's start",
         ran: "a program that a [[realtime]] rule names is started under the running daemon: SCHED_FIFO within a second",
         needs: "tracepoints of TCP",
         act: realtime,
     },
-    Probe {
+    CapabilityProbe {
         capability: "nice background",
         ran: "a program that a [[rule]] makes background is started: nice 19 and the idle I/O class",
         needs: "nice background (task storage)",
         act: nice,
     },
-    Probe {
+    CapabilityProbe {
         capability: "guardian undoes after SIGKILL",
         ran: "the daemon is killed with all of the above in force: within a second the root qdisc, the congestion control, nice \
               values and priorities are as before, cwnd passes the cap again, and `giveway revert --dry-run` finds nothing",
         needs: "flow monitor",
         act: guardian,
     },
-    Probe {
+    CapabilityProbe {
         capability: "queue by htb",
         ran: "a second daemon with backend = \"htb\": `tc` shows its four bands; both uploads at once as above",
         needs: "htb",
@@ -143,7 +143,11 @@ pub const PROBES: [Probe; 12] = [
 ];
 
 /// Tries all of them on this machine. `doctor` is what `giveway doctor --json` says here.
-pub fn run(stage: &mut Stage, doctor: &Value, mut told: impl FnMut(&Cell)) -> Result<Vec<Cell>> {
+pub fn run(
+    stage: &mut ProbedDevice,
+    doctor: &Value,
+    mut on_cell: impl FnMut(&CapabilityCell),
+) -> Result<Vec<CapabilityCell>> {
     let started = stage.start("auto");
     let mut cells = Vec::new();
     for probe in &PROBES {
@@ -155,23 +159,24 @@ pub fn run(stage: &mut Stage, doctor: &Value, mut told: impl FnMut(&Cell)) -> Re
             Ok(()) => (probe.act)(stage),
         };
         let (verdict, said) = match (done, lacks) {
-            (Ok(said), None) => (Verdict::Works, said),
-            (Ok(said), Some(why)) => (Verdict::Works, format!("{said}; yet `giveway doctor` denies it: {why}")),
-            (Err(_), Some(why)) => (Verdict::NotHere, why),
-            (Err(error), None) => (Verdict::Failed, format!("{error:#}")),
+            (Ok(said), None) => (CapabilityVerdict::Works, said),
+            (Ok(said), Some(why)) => (
+                CapabilityVerdict::Works,
+                format!("{said}; yet `giveway doctor` denies it: {why}"),
+            ),
+            (Err(_), Some(why)) => (CapabilityVerdict::NotHere, why),
+            (Err(error), None) => (CapabilityVerdict::Failed, format!("{error:#}")),
         };
-        let cell = Cell {
+        let cell = CapabilityCell {
             capability: probe.capability.into(),
             verdict,
             said,
             took_s: (begun.elapsed().as_secs_f64() * 10.0).round() / 10.0,
         };
-        told(&cell);
+        on_cell(&cell);
         cells.push(cell);
     }
-    if let Some(daemon) = &mut stage.daemon {
-        daemon.stop()?;
-    }
+    stage.daemon.as_mut().map_or(Ok(()), Daemon::stop)?;
     Ok(cells)
 }
 
@@ -182,24 +187,24 @@ fn lacks(doctor: &Value, capability: &str) -> Option<String> {
     Some(found["why_not"].as_str()?.to_owned())
 }
 
-fn queue_view(stage: &Stage) -> Result<QueueView> {
+fn queue_view(stage: &ProbedDevice) -> Result<QueueView> {
     Ok(answers::status(&stage.device)?.network.queue)
 }
 
-fn upload(stage: &Stage) -> Result<Socket> {
+fn upload(stage: &ProbedDevice) -> Result<Socket> {
     socket(&stage.device, "dport", UPLOAD)
 }
 
-fn receive_window(stage: &mut Stage) -> Result<String> {
+fn receive_window(stage: &mut ProbedDevice) -> Result<String> {
     let before = stage.before.window_bytes;
-    let window = |stage: &Stage| Ok::<_, anyhow::Error>(socket(&stage.peer, "sport", DOWNLOAD)?.window_bytes);
+    let window = |stage: &ProbedDevice| Ok::<_, anyhow::Error>(socket(&stage.peer, "sport", DOWNLOAD)?.window_bytes);
     let mut last = 0;
-    let narrowed = wait_for("the window to give way", PATIENCE, || {
+    let narrowed = wait_until("the window to give way", PATIENCE, || {
         last = window(stage)?;
-        Ok((last < before / 2).then_some(()))
+        Ok(last < before / 2)
     });
     let rate = rates_of_download(stage)?;
-    stage.tell("end download")?;
+    stage.ask_near("end download")?;
     stage.answer_at_once(false)?;
     narrowed.with_context(|| format!("its sender is offered {last} bytes, and was {before} without giveway"))?;
     Ok(format!(
@@ -207,7 +212,7 @@ fn receive_window(stage: &mut Stage) -> Result<String> {
     ))
 }
 
-fn rates_of_download(stage: &Stage) -> Result<f64> {
+fn rates_of_download(stage: &ProbedDevice) -> Result<f64> {
     let before = socket(&stage.peer, "sport", DOWNLOAD)?.acked_bytes;
     let begun = Instant::now();
     pause(1.0)?;
@@ -215,15 +220,15 @@ fn rates_of_download(stage: &Stage) -> Result<f64> {
     Ok(bytes as f64 * 8e-6 / begun.elapsed().as_secs_f64())
 }
 
-fn cap(stage: &mut Stage) -> Result<String> {
+fn cap(stage: &mut ProbedDevice) -> Result<String> {
     let before = upload(stage)?.cwnd;
     ensure!(
         before > CAP_SEGMENTS,
         "cwnd was only {before} before: nothing would be shown"
     );
-    stage.tell("upload")?;
-    let is_held = || Ok((upload(stage)?.cwnd <= CAP_SEGMENTS).then_some(()));
-    wait_for("cwnd to come down to the cap", PATIENCE, is_held)?;
+    stage.ask_near("upload")?;
+    let is_held = || Ok(upload(stage)?.cwnd <= CAP_SEGMENTS);
+    wait_until("cwnd to come down to the cap", PATIENCE, is_held)?;
     let first = upload(stage)?;
     let mut highest = 0;
     for _ in 0..20 {
@@ -242,9 +247,9 @@ fn cap(stage: &mut Stage) -> Result<String> {
     ))
 }
 
-fn monitor(stage: &mut Stage) -> Result<String> {
+fn monitor(stage: &mut ProbedDevice) -> Result<String> {
     let mut last = String::new();
-    let same = wait_for("giveway and `ss` to say the same", PATIENCE, || {
+    let same = wait_until("giveway and `ss` to say the same", PATIENCE, || {
         let around = upload(stage)?;
         let status = answers::status(&stage.device)?;
         let after = upload(stage)?;
@@ -255,7 +260,7 @@ fn monitor(stage: &mut Stage) -> Result<String> {
             .find(|flow| flow.flow.remote.port() == UPLOAD);
         let Some(flow) = flow.map(|flow| &flow.flow) else {
             last = "giveway does not show the connection".into();
-            return Ok(None);
+            return Ok(false);
         };
         let rtt_ms = f64::from(flow.srtt_us) / 1e3;
         let process = flow.owner.as_ref().map_or("nobody", |owner| owner.command.as_str());
@@ -267,14 +272,14 @@ fn monitor(stage: &mut Stage) -> Result<String> {
         let is_rtt = [around.rtt_ms, after.rtt_ms]
             .iter()
             .any(|rtt| (rtt - rtt_ms).abs() <= 0.5 * rtt.max(0.1));
-        Ok((is_cwnd && is_rtt && process == "giveway-lab").then_some(()))
+        Ok(is_cwnd && is_rtt && process == "giveway-lab")
     });
     same.with_context(|| last.clone())?;
     Ok(last)
 }
 
-fn background_control(stage: &mut Stage) -> Result<String> {
-    stage.tell("background")?;
+fn background_control(stage: &mut ProbedDevice) -> Result<String> {
+    stage.ask_near("background")?;
     let control = |port| Ok::<_, anyhow::Error>(socket(&stage.device, "dport", port)?.control);
     let ours = wait_for("its congestion control", PATIENCE, || {
         Ok(Some(control(BACKGROUND)?).filter(|name| name.starts_with("gw_lbe_")))
@@ -285,17 +290,17 @@ fn background_control(stage: &mut Stage) -> Result<String> {
     Ok(format!("{ours} on it, {other} on the other"))
 }
 
-fn degraded(stage: &Stage) -> String {
+fn degraded(stage: &ProbedDevice) -> String {
     answers::status(&stage.device).map_or_else(|error| format!("{error:#}"), |status| status.daemon.degraded.join("; "))
 }
 
-fn queue(stage: &mut Stage, wanted: Backend) -> Result<String> {
+fn queue(stage: &mut ProbedDevice, wanted: Backend) -> Result<String> {
     let done = queue_by(stage, wanted);
     stage.quiet()?;
     done
 }
 
-fn queue_by(stage: &mut Stage, wanted: Backend) -> Result<String> {
+fn queue_by(stage: &mut ProbedDevice, wanted: Backend) -> Result<String> {
     let mut why = String::new();
     let in_force = wait_for("a queue", PATIENCE, || {
         let view = queue_view(stage)?;
@@ -312,8 +317,8 @@ fn queue_by(stage: &mut Stage, wanted: Backend) -> Result<String> {
     };
     ensure!(is_ours, "`tc` shows {shown}");
     stage.answer_at_once(true)?;
-    stage.tell("upload")?;
-    stage.tell("background")?;
+    stage.ask_near("upload")?;
+    stage.ask_near("background")?;
     pause(2.0)?;
     let [foreground, background] = rates(&stage.device, [UPLOAD, BACKGROUND], 3.0)?;
     let measured = format!("{kind} at the root; {foreground:.1} Mbit/s, and background {background:.2} beside it");
@@ -322,7 +327,7 @@ fn queue_by(stage: &mut Stage, wanted: Backend) -> Result<String> {
     Ok(measured)
 }
 
-fn marks(stage: &mut Stage) -> Result<String> {
+fn marks(stage: &mut ProbedDevice) -> Result<String> {
     let view = wait_for("packets to be marked", PATIENCE, || {
         Ok(Some(queue_view(stage)?).filter(|view| !view.marks.is_empty()))
     })?;
@@ -331,7 +336,7 @@ fn marks(stage: &mut Stage) -> Result<String> {
         Some(Backend::Htb) => (DSCP_CS1_TOS, "CS1"),
         _ => (DSCP_LE_TOS, "LE"),
     };
-    stage.tell("datagrams")?;
+    stage.ask_near("datagrams")?;
     pause(0.5)?;
     let counts: Value = stage.far.ask("")?;
     ensure!(
@@ -341,10 +346,10 @@ fn marks(stage: &mut Stage) -> Result<String> {
     Ok(format!("{DATAGRAMS} of {DATAGRAMS} with DSCP {name}"))
 }
 
-fn admission(stage: &mut Stage) -> Result<String> {
+fn admission(stage: &mut ProbedDevice) -> Result<String> {
     let before = answers::queue_counters(&stage.device)?;
-    let in_time = stage.tell("in time")?;
-    let late = stage.tell("late")?;
+    let in_time = stage.ask_near("in time")?;
+    let late = stage.ask_near("late")?;
     let after = answers::queue_counters(&stage.device)?;
     let (admitted, refused) = (
         after.admitted - before.admitted,
@@ -365,20 +370,18 @@ fn admission(stage: &mut Stage) -> Result<String> {
     ))
 }
 
-fn chain(stage: &mut Stage) -> Result<String> {
+fn chain(stage: &mut ProbedDevice) -> Result<String> {
     let handler = stage.handler.id();
-    let raised = wait_for("the handler to be raised", PATIENCE, || {
-        Ok(is_realtime(handler).then_some(()))
-    });
+    let raised = wait_until("the handler to be raised", PATIENCE, || Ok(is_realtime(handler)));
     raised.with_context(|| format!("giveway says: {}", priority_degraded(stage)))?;
     Ok("the handler has real-time priority".into())
 }
 
-fn priority_degraded(stage: &Stage) -> String {
+fn priority_degraded(stage: &ProbedDevice) -> String {
     answers::realtime(&stage.device).map_or_else(|error| format!("{error:#}"), |status| status.degraded.join("; "))
 }
 
-fn realtime(stage: &mut Stage) -> Result<String> {
+fn realtime(stage: &mut ProbedDevice) -> Result<String> {
     let program = stage.start_program("granted")?;
     let begun = Instant::now();
     let given = wait_for("real-time priority", PATIENCE, || {
@@ -390,7 +393,7 @@ fn realtime(stage: &mut Stage) -> Result<String> {
     Ok(format!("{:.1} ms after the start", took.as_secs_f64() * 1e3))
 }
 
-fn nice(stage: &mut Stage) -> Result<String> {
+fn nice(stage: &mut ProbedDevice) -> Result<String> {
     let program = stage.start_program("nice")?;
     let begun = Instant::now();
     let given = wait_for("it to be nice", PATIENCE, || {
@@ -402,7 +405,7 @@ fn nice(stage: &mut Stage) -> Result<String> {
 }
 
 /// What is still in force of what giveway changed.
-fn left(stage: &Stage) -> Result<Vec<String>> {
+fn left(stage: &ProbedDevice) -> Result<Vec<String>> {
     let mut left = Vec::new();
     let queue = stage.queue()?;
     if queue != stage.before.queue {
@@ -427,10 +430,10 @@ fn left(stage: &Stage) -> Result<Vec<String>> {
     Ok(left)
 }
 
-fn guardian(stage: &mut Stage) -> Result<String> {
+fn guardian(stage: &mut ProbedDevice) -> Result<String> {
     stage.answer_at_once(false)?;
-    stage.tell("upload")?;
-    stage.tell("background")?;
+    stage.ask_near("upload")?;
+    stage.ask_near("background")?;
     pause(2.0)?;
     stage.keep("why.txt", &["why"])?;
     stage.keep("status.txt", &["status"])?;

@@ -15,12 +15,12 @@ use super::ends::{BACKGROUND, DOWNLOAD, MARKED, UPLOAD};
 use super::sockets::socket;
 use crate::air::STATION_DEVICE;
 use crate::experiment::pause;
-use crate::giveway::{self, Daemon};
+use crate::giveway::{Daemon, answers};
 use crate::guest::find;
-use crate::interrupt::wait_for;
+use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::network::{PEER_ADDRESS, raise_pair};
-use crate::process::{Process, run};
+use crate::process::Process;
 use crate::role::Role;
 use crate::scenarios::fails_open::changes::PORT as REQUESTS;
 
@@ -38,7 +38,7 @@ const SLOW: &str = "tbf rate 100kbit burst 1600 limit 100000";
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// Fields go in this order: the processes before their namespaces.
-pub struct Stage {
+pub struct ProbedDevice {
     pub daemon: Option<Daemon>,
     pub near: Role,
     pub far: Role,
@@ -62,7 +62,7 @@ pub struct Before {
     pub window_bytes: u64,
 }
 
-impl Stage {
+impl ProbedDevice {
     pub fn raise(raw: &Path) -> Result<Self> {
         std::fs::create_dir_all(raw)?;
         let raw = raw.canonicalize()?;
@@ -102,9 +102,11 @@ impl Stage {
         if let Some(mut before) = self.daemon.take() {
             before.stop()?;
         }
-        let mut daemon = Daemon::launch(&self.device, &self.configuration(backend), &self.raw.join(backend))?;
-        daemon.wait_until_up(&self.device)?;
-        self.daemon = Some(daemon);
+        self.daemon = Some(Daemon::raise(
+            &self.device,
+            &self.configuration(backend),
+            &self.raw.join(backend),
+        )?);
         Ok(())
     }
 
@@ -131,21 +133,21 @@ impl Stage {
         Process::spawn(command)
     }
 
-    pub fn tell(&mut self, word: &str) -> Result<bool> {
+    pub fn ask_near(&mut self, word: &str) -> Result<bool> {
         self.near.ask(word)
     }
 
     /// Ends both uploads, until nothing of them is left.
     pub fn quiet(&mut self) -> Result<()> {
-        self.tell("quiet")?;
+        self.ask_near("quiet")?;
         self.answer_at_once(true)?;
-        wait_for("what was sent to arrive", DRAIN_LIMIT, || {
+        wait_until("what was sent to arrive", DRAIN_LIMIT, || {
             let sockets = [UPLOAD, BACKGROUND].map(|port| socket(&self.device, "dport", port));
             let mut queued = 0;
             for one in sockets {
                 queued += one?.queued_bytes;
             }
-            Ok((queued == 0).then_some(()))
+            Ok(queued == 0)
         })
     }
 
@@ -167,9 +169,7 @@ impl Stage {
 
     /// What a command of giveway's says, kept beside the results.
     pub fn keep(&self, name: &str, words: &[&str]) -> Result<Vec<u8>> {
-        let mut command = self.device.command(giveway::binary()?)?;
-        command.args(words);
-        let said = run(command)?.stdout;
+        let said = answers::ask(&self.device, words)?;
         std::fs::write(self.raw.join(name), &said)?;
         Ok(said)
     }

@@ -22,7 +22,7 @@ pub struct Wire {
 
 /// What queues at the sender's device.
 #[derive(Clone, Debug)]
-pub enum Queue {
+pub enum WireQueue {
     /// The kernel's own: each line is what follows `tc qdisc replace dev DEVICE`.
     Kernel {
         lines: Vec<String>,
@@ -30,7 +30,6 @@ pub enum Queue {
     },
     Giveway {
         admission: bool,
-        guard_us: u64,
     },
 }
 
@@ -45,11 +44,11 @@ pub enum Marking {
     ClassesAndTai,
 }
 
-impl Queue {
+impl WireQueue {
     pub fn marking(&self) -> Marking {
         match self {
-            Queue::Kernel { marking, .. } => *marking,
-            Queue::Giveway { .. } => Marking::None,
+            WireQueue::Kernel { marking, .. } => *marking,
+            WireQueue::Giveway { .. } => Marking::None,
         }
     }
 }
@@ -60,12 +59,12 @@ pub fn paced(rate_mbit: u64) -> String {
 }
 
 /// For a daemon that only queues, at the rate of the link below.
-pub fn queue_configuration(rate_mbit: u64, admission: bool, guard_us: u64) -> Value {
+pub fn queue_configuration(rate_mbit: u64, admission: bool) -> Value {
     json!({
         "cap": {"policy": "none"},
         "link": {"rate_mbit": rate_mbit as f64},
         // Without admission the link is to see what is late.
-        "queue": {"admission": admission, "drop_late": admission, "guard_us": guard_us},
+        "queue": {"admission": admission, "drop_late": admission},
     })
 }
 

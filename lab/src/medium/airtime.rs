@@ -6,20 +6,20 @@
 
 /// One OFDM rate: its name in Mbit/s and the data bits one 4 us symbol carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rate {
+pub struct PhyRate {
     pub mbit: u32,
     bits_per_symbol: u64,
 }
 
-const fn rate(mbit: u32) -> Rate {
-    Rate {
+const fn rate(mbit: u32) -> PhyRate {
+    PhyRate {
         mbit,
         bits_per_symbol: mbit as u64 * 4,
     }
 }
 
 /// From the most robust to the fastest.
-pub const RATES: [Rate; 8] = [
+pub const RATES: [PhyRate; 8] = [
     rate(6),
     rate(9),
     rate(12),
@@ -30,8 +30,8 @@ pub const RATES: [Rate; 8] = [
     rate(54),
 ];
 /// What group-addressed frames are sent at: every station must be able to receive them.
-pub const BASIC_RATE: Rate = RATES[0];
-const ACK_RATE: Rate = RATES[4];
+pub const BASIC_RATE: PhyRate = RATES[0];
+const ACK_RATE: PhyRate = RATES[4];
 
 const SYMBOL_NS: u64 = 4_000;
 /// Preamble (16 us) and SIGNAL field (4 us).
@@ -50,7 +50,7 @@ pub const SLOT_NS: u64 = 20_000;
 pub const SIFS_NS: u64 = 10_000;
 pub const DIFS_NS: u64 = SIFS_NS + 2 * SLOT_NS;
 
-const fn ppdu_ns(bytes: u64, rate: Rate) -> u64 {
+const fn ppdu_ns(bytes: u64, rate: PhyRate) -> u64 {
     let symbols = (bytes * 8 + SERVICE_AND_TAIL_BITS).div_ceil(rate.bits_per_symbol);
     PREAMBLE_AND_SIGNAL_NS + symbols * SYMBOL_NS + SIGNAL_EXTENSION_NS
 }
@@ -58,7 +58,7 @@ const fn ppdu_ns(bytes: u64, rate: Rate) -> u64 {
 pub const ACK_NS: u64 = ppdu_ns(ACK_BYTES, ACK_RATE);
 
 /// The air time of one data frame, without its acknowledgement.
-pub fn frame_ns(ethernet_bytes: usize, rate: Rate) -> u64 {
+pub fn frame_ns(ethernet_bytes: usize, rate: PhyRate) -> u64 {
     let body = ethernet_bytes.saturating_sub(ETHERNET_HEADER_BYTES) as u64;
     ppdu_ns(body + WIFI_OVERHEAD_BYTES, rate)
 }

@@ -19,7 +19,7 @@ pub const RETRY_LIMIT: u32 = 7;
 
 /// A frame waiting for its turn on the air. `from` is the port where it entered.
 #[derive(Debug, Clone)]
-pub struct Packet {
+pub struct QueuedFrame {
     pub from: Port,
     pub to: Destination,
     pub frame: Rc<[u8]>,
@@ -27,7 +27,7 @@ pub struct Packet {
 
 pub struct Contender {
     access: Access,
-    queue: VecDeque<Packet>,
+    queue: VecDeque<QueuedFrame>,
     contention_window: u64,
     failed_attempts: u32,
     /// The slot of the current idle period, after its own silence, at which it may send; while the air is busy, what is
@@ -46,7 +46,7 @@ impl Contender {
         }
     }
 
-    pub fn head(&self) -> Option<&Packet> {
+    pub fn head(&self) -> Option<&QueuedFrame> {
         self.queue.front()
     }
 
@@ -61,7 +61,7 @@ impl Contender {
 
     /// When the air has been idle for its silence, a queue that was at rest sends at the next boundary; else it must back
     /// off like the others. `idle_ns`: for how long it has been; `None`: it is busy.
-    pub fn push(&mut self, packet: Packet, idle_ns: Option<u64>, rng: &mut ChaCha8Rng) {
+    pub fn push(&mut self, packet: QueuedFrame, idle_ns: Option<u64>, rng: &mut ChaCha8Rng) {
         if self.queue.is_empty() {
             let silence_ns = SIFS_NS + self.access.aifsn * SLOT_NS;
             match idle_ns.and_then(|idle_ns| idle_ns.checked_sub(silence_ns)) {
@@ -91,7 +91,7 @@ impl Contender {
     }
 
     /// The head leaves the queue, whatever became of it; the next one starts afresh.
-    pub fn pop(&mut self, rng: &mut ChaCha8Rng) -> Option<Packet> {
+    pub fn pop(&mut self, rng: &mut ChaCha8Rng) -> Option<QueuedFrame> {
         self.start_afresh();
         self.back_off(rng);
         self.queue.pop_front()

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::address::{Destination, Port, destination};
 use super::airtime::{ACK_NS, DIFS_NS, SIFS_NS, SLOT_NS};
-use super::contender::Packet;
+use super::contender::QueuedFrame;
 use super::rate::RateControl;
 use super::report::seconds;
 use super::sender::Sender;
@@ -87,7 +87,7 @@ pub struct Medium {
     idle_from_ns: u64,
     to_server: VecDeque<(u64, Rc<[u8]>)>,
     /// By the time at which they arrive, and in the order in which they were sent.
-    from_server: BTreeMap<(u64, u64), Packet>,
+    from_server: BTreeMap<(u64, u64), QueuedFrame>,
     sent_by_server: u64,
     rng: ChaCha8Rng,
     pub counters: AirCounters,
@@ -150,7 +150,7 @@ impl Medium {
             self.counters.unroutable += 1;
             return;
         };
-        let packet = Packet { from, to, frame };
+        let packet = QueuedFrame { from, to, frame };
         match from {
             Port::Server => {
                 self.sent_by_server += 1;
@@ -259,7 +259,7 @@ impl Medium {
         }
     }
 
-    fn enqueue(&mut self, sender: usize, packet: Packet) {
+    fn enqueue(&mut self, sender: usize, packet: QueuedFrame) {
         let idle_ns = self.exchange.is_none().then(|| self.now_ns - self.idle_from_ns);
         self.senders[sender].enqueue(packet, self.now_ns, idle_ns, &mut self.rng);
     }
@@ -367,7 +367,7 @@ impl Medium {
         }
     }
 
-    fn deliver_to_everyone(&mut self, packet: &Packet, releases: &mut Vec<Release>) {
+    fn deliver_to_everyone(&mut self, packet: &QueuedFrame, releases: &mut Vec<Release>) {
         for station in self.hearers_of(packet.from) {
             if self.is_lost() {
                 self.counters.broadcast.copies_lost += 1;

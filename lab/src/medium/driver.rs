@@ -20,7 +20,7 @@ use super::address::{Port, mac_of};
 use super::dcf::{Medium, Release};
 use super::lines::Lines;
 use super::report::{self, Lateness};
-use super::spec::{Command, Spec};
+use super::spec::{MediumCommand, Spec};
 use super::tap::{FRAME_ROOM, MAX_FRAME, Tap};
 
 /// What one TAP may hand over before the others and the clock get their turn.
@@ -147,10 +147,10 @@ impl Driver {
 
     fn obey(&mut self, commands: &mut Lines, open: bool) -> Result<()> {
         while let Some(line) = commands.next_line(open).context(Malformed)? {
-            match Command::parse(&line, self.medium.stations().len()).context(Malformed)? {
-                Command::Stats { .. } => self.say_stats()?,
-                Command::Presence { station, present } => self.medium.set_present(station, present),
-                Command::Rates { rates } => self.medium.set_rate_control(&rates.rate_control()),
+            match MediumCommand::parse(&line, self.medium.stations().len()).context(Malformed)? {
+                MediumCommand::Stats { .. } => self.say_stats()?,
+                MediumCommand::Presence { station, present } => self.medium.set_present(station, present),
+                MediumCommand::Rates { rates } => self.medium.set_rate_control(&rates.rate_control()),
             }
         }
         Ok(())

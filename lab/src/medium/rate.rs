@@ -6,7 +6,7 @@
 //! the first attempt at a higher rate is its probe. It cannot tell a collision from a weak signal, which is
 //! why contention makes it slow everybody down.
 
-use super::airtime::{RATES, Rate};
+use super::airtime::{PhyRate, RATES};
 
 const FAILURES_TO_STEP_DOWN: u32 = 3;
 /// Of the original.
@@ -44,7 +44,7 @@ impl RateControl {
         Self::Arf(Arf::at(RATES.len() - 1, FAILURES_OF_CLASSIC))
     }
 
-    pub fn rate(&self) -> Rate {
+    pub fn rate(&self) -> PhyRate {
         match self {
             Self::Fixed54 => RATES[RATES.len() - 1],
             Self::Fixed6 => RATES[0],

@@ -14,7 +14,7 @@ use super::sender::Sender;
 pub use super::sender::SenderCounters;
 
 #[derive(Default, Deserialize, Serialize)]
-pub struct Report {
+pub struct MediumReport {
     #[serde(rename = "elapsed_s", with = "seconds")]
     pub elapsed_ns: u64,
     pub refused: u64,
@@ -72,7 +72,7 @@ impl Lateness {
 
 pub fn line(medium: &Medium, lateness: &Lateness, refused: u64) -> Result<String> {
     let stations = medium.stations().iter().enumerate();
-    let report = Report {
+    let report = MediumReport {
         elapsed_ns: medium.now_ns(),
         refused,
         air: medium.counters.clone(),

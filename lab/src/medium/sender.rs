@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::access::{Access, CATEGORIES, Category, DCF};
 use super::address::{Destination, Port};
-use super::airtime::{BASIC_RATE, Rate, frame_ns};
-use super::contender::{Contender, Packet};
+use super::airtime::{BASIC_RATE, PhyRate, frame_ns};
+use super::contender::{Contender, QueuedFrame};
 use super::rate::RateControl;
 use super::report::seconds;
 
@@ -74,7 +74,7 @@ impl Sender {
     }
 
     /// What is on the air, or was last; with one queue, what is next as well.
-    pub fn head(&self) -> Option<&Packet> {
+    pub fn head(&self) -> Option<&QueuedFrame> {
         self.contenders[self.turn].head()
     }
 
@@ -88,7 +88,7 @@ impl Sender {
     }
 
     /// Queues a packet. `idle_ns`: for how long the air has been idle; `None`: it is busy.
-    pub fn enqueue(&mut self, packet: Packet, now_ns: u64, idle_ns: Option<u64>, rng: &mut ChaCha8Rng) {
+    pub fn enqueue(&mut self, packet: QueuedFrame, now_ns: u64, idle_ns: Option<u64>, rng: &mut ChaCha8Rng) {
         let index = match self.contenders.len() {
             1 => 0,
             _ => Category::of(&packet.frame) as usize,
@@ -131,12 +131,12 @@ impl Sender {
         self.head().map_or(0, |packet| self.air_ns(packet))
     }
 
-    fn air_ns(&self, packet: &Packet) -> u64 {
+    fn air_ns(&self, packet: &QueuedFrame) -> u64 {
         frame_ns(packet.frame.len(), self.rate_of(packet))
     }
 
     /// The head was sent and, where one is due, acknowledged. It backs off after success too.
-    pub fn succeeded(&mut self, now_ns: u64, rng: &mut ChaCha8Rng) -> Option<Packet> {
+    pub fn succeeded(&mut self, now_ns: u64, rng: &mut ChaCha8Rng) -> Option<QueuedFrame> {
         self.tell_rate_control(true);
         self.counters.frames += 1;
         self.finish_head(now_ns, rng)
@@ -157,7 +157,7 @@ impl Sender {
     }
 
     /// The head leaves the queue, whatever became of it.
-    pub fn finish_head(&mut self, now_ns: u64, rng: &mut ChaCha8Rng) -> Option<Packet> {
+    pub fn finish_head(&mut self, now_ns: u64, rng: &mut ChaCha8Rng) -> Option<QueuedFrame> {
         self.count_queue_until(now_ns);
         self.contenders[self.turn].pop(rng)
     }
@@ -182,13 +182,13 @@ impl Sender {
         self.links.iter().map(|link| f64::from(link.rate().mbit)).sum::<f64>() / self.links.len().max(1) as f64
     }
 
-    fn rate_of(&self, packet: &Packet) -> Rate {
+    fn rate_of(&self, packet: &QueuedFrame) -> PhyRate {
         self.link_of(packet).map_or(BASIC_RATE, |link| self.links[link].rate())
     }
 
     /// A station talks to the access point only, whoever the frame is for in the end. The access point has
     /// a link per station, and none for frames to everyone: those are neither acknowledged nor repeated.
-    fn link_of(&self, packet: &Packet) -> Option<usize> {
+    fn link_of(&self, packet: &QueuedFrame) -> Option<usize> {
         match packet.to {
             _ if !self.is_access_point => Some(0),
             Destination::One(Port::Station(index)) => Some(index),

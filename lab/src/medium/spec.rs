@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the caller may say to the emulator: one JSON object a line.
 //!
-//! Input: text from standard input. Output: a checked `Spec` (the first line) or `Command` (every later one), or
+//! Input: text from standard input. Output: a checked `Spec` (the first line) or `MediumCommand` (every later one), or
 //! one line that says what is wrong. Opens and creates nothing.
 
 use anyhow::{Context, Result, bail, ensure};
@@ -55,7 +55,7 @@ pub enum Preset {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
-pub enum Command {
+pub enum MediumCommand {
     Stats {
         stats: bool,
     },
@@ -168,7 +168,7 @@ impl Attachment {
     }
 }
 
-impl Command {
+impl MediumCommand {
     pub fn parse(line: &str, stations: usize) -> Result<Self> {
         let command = serde_json::from_str(line);
         match command {
@@ -230,16 +230,19 @@ mod tests {
     #[test]
     fn commands_are_stats_presence_and_rates_and_nothing_else() {
         assert_eq!(
-            Command::parse(r#"{"stats":true}"#, 2).unwrap(),
-            Command::Stats { stats: true }
+            MediumCommand::parse(r#"{"stats":true}"#, 2).unwrap(),
+            MediumCommand::Stats { stats: true }
         );
-        let gone = Command::Presence {
+        let gone = MediumCommand::Presence {
             station: 1,
             present: false,
         };
-        assert_eq!(Command::parse(r#"{"station":1,"present":false}"#, 2).unwrap(), gone);
-        let slow = Command::Rates { rates: Preset::Fixed6 };
-        assert_eq!(Command::parse(r#"{"rates":"fixed6"}"#, 2).unwrap(), slow);
+        assert_eq!(
+            MediumCommand::parse(r#"{"station":1,"present":false}"#, 2).unwrap(),
+            gone
+        );
+        let slow = MediumCommand::Rates { rates: Preset::Fixed6 };
+        assert_eq!(MediumCommand::parse(r#"{"rates":"fixed6"}"#, 2).unwrap(), slow);
         for bad in [
             r#"{"station":2,"present":false}"#,
             r#"{"station":-1,"present":true}"#,
@@ -249,7 +252,7 @@ mod tests {
             "{}",
             "x",
         ] {
-            assert!(Command::parse(bad, 2).is_err(), "{bad}");
+            assert!(MediumCommand::parse(bad, 2).is_err(), "{bad}");
         }
     }
 }

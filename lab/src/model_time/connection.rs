@@ -16,7 +16,7 @@ pub enum Application {
 
 /// A connection to be made.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ConnectionPlan {
     pub station: usize,
     /// Behind the access point and back; one for all of a station.
     pub rtt_ms: u64,
@@ -28,7 +28,7 @@ pub struct Plan {
     pub pacing_mbit: Option<f64>,
 }
 
-impl Plan {
+impl ConnectionPlan {
     pub fn bulk(station: usize, rtt_ms: u64) -> Self {
         Self {
             station,
@@ -43,7 +43,7 @@ impl Plan {
 }
 
 pub struct Connection {
-    pub plan: Plan,
+    pub plan: ConnectionPlan,
     pub syn_sent_ns: Option<u64>,
     pub sender: Option<TcpSender>,
     pub receiver: Receiver,
@@ -53,7 +53,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn new(plan: Plan) -> Self {
+    pub fn new(plan: ConnectionPlan) -> Self {
         Self {
             plan,
             syn_sent_ns: None,

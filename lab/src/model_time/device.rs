@@ -9,14 +9,18 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use giveway_engine::background::Means;
 use giveway_engine::change::{Setting, Value};
 use giveway_engine::config::Config;
 use giveway_engine::model::{Cookie, Flow, Interface, TcpState};
-use giveway_engine::network::action::{Action, Input, Outcome};
-use giveway_engine::network::{Background, Network, Setup};
+use giveway_engine::network::action::{Action, Input};
+use giveway_engine::network::{Network, Setup};
+use giveway_engine::peers;
 use giveway_engine::peers::{Keyring, Outgoing};
 use giveway_engine::queue::Backends;
-use giveway_engine::sockets::limits::segments;
+use giveway_engine::sockets;
+use giveway_engine::sockets::setting::segments;
+use giveway_engine::sockets::setting::{Outcome, Request, Wish};
 
 use super::packet::MSS_BYTES;
 use super::sender::TcpSender;
@@ -49,8 +53,7 @@ impl Device {
             seed: bytes,
             keys: Some(Keyring::parse(KEY)?),
             rtt_resolution: resolution.clone(),
-            background: Background::default(),
-            holds_windows: false,
+            background: Means::default(),
             dry_run: false,
             backends: Backends::none(),
         };
@@ -81,7 +84,11 @@ impl Device {
 
     pub fn hear(&mut self, now_ns: u64, from: usize, datagram: &[u8], sockets: &mut [Shown]) -> Vec<Outgoing> {
         let from = IpAddr::V4(ipv4(from));
-        self.step(now_ns, Input::Datagram { from, bytes: datagram }, sockets)
+        self.step(
+            now_ns,
+            Input::Peers(peers::Input::Datagram { from, bytes: datagram }),
+            sockets,
+        )
     }
 
     pub fn tick(&mut self, now_ns: u64, sockets: &mut [Shown]) -> Vec<Outgoing> {
@@ -105,17 +112,17 @@ impl Device {
         while let Some(action) = actions.pop() {
             match action {
                 Action::Report(report) => reports.push(report),
-                Action::CapNew { caps, .. } => self.caps = caps,
-                Action::Limit { cookie, limits } => {
+                Action::CapNew(table) => self.caps = table.caps,
+                Action::Set(Request { cookie, settings }) => {
                     let socket = sockets.iter_mut().find(|(known, _)| Cookie(*known) == cookie);
                     let mut socket = socket.map(|(_, sender)| &mut **sender);
-                    let outcomes = limits.into_iter().map(|(setting, value)| {
+                    let outcomes = settings.into_iter().map(|Wish { setting, value, .. }| {
                         let outcome = socket
                             .as_deref_mut()
                             .map_or(Outcome::Gone, |sender| apply(sender, &setting, &value));
                         (cookie, setting, outcome)
                     });
-                    let outcomes = Input::Outcomes(outcomes.collect());
+                    let outcomes = Input::Sockets(sockets::Input::Outcomes(outcomes.collect()));
                     actions.extend(self.engine.step(now, outcomes));
                 }
                 _ => {}

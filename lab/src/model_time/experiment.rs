@@ -3,33 +3,30 @@
 //! same, by the same rules (srtt every half second of every connection; goodput at the receivers).
 
 use anyhow::Result;
+use strum::IntoStaticStr;
 
-use super::connection::Plan;
-use super::world::{Description, World};
+use super::connection::ConnectionPlan;
+use super::world::{World, WorldOptions};
 use crate::medium::rate::RateControl;
 use crate::statistics::{jain, percentile};
 
 const SAMPLE_NS: u64 = 500_000_000;
 const STAGGER_S: f64 = 0.035;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Air {
+#[derive(Clone, Copy, Debug, IntoStaticStr, PartialEq)]
+#[strum(serialize_all = "kebab-case")]
+pub enum RadioModel {
     Fixed54,
     Arf,
     ArfLossy,
     ArfClassic,
 }
 
-impl Air {
+impl RadioModel {
     pub const ALL: [Self; 4] = [Self::Fixed54, Self::Arf, Self::ArfLossy, Self::ArfClassic];
 
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Fixed54 => "fixed54",
-            Self::Arf => "arf",
-            Self::ArfLossy => "arf-lossy",
-            Self::ArfClassic => "arf-classic",
-        }
+        self.into()
     }
 
     pub fn rate_control(self) -> RateControl {
@@ -46,7 +43,7 @@ impl Air {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Measured {
+pub struct CellMeasurement {
     pub goodput_mbit: f64,
     /// By connection.
     pub shares_mbit: Vec<f64>,
@@ -61,8 +58,8 @@ pub struct Measured {
 }
 
 /// The stations' connections, with nothing that limits them.
-pub fn cell(air: Air, stations: usize, rtt_ms: u64, seed: u64) -> Description {
-    Description {
+pub fn cell(air: RadioModel, stations: usize, rtt_ms: u64, seed: u64) -> WorldOptions {
+    WorldOptions {
         stations,
         rate_control: air.rate_control(),
         loss: air.loss(),
@@ -74,14 +71,14 @@ pub fn cell(air: Air, stations: usize, rtt_ms: u64, seed: u64) -> Description {
 }
 
 /// Programs do not start at the same moment.
-pub fn bulk(station: usize, rtt_ms: u64) -> Plan {
-    Plan {
+pub fn bulk(station: usize, rtt_ms: u64) -> ConnectionPlan {
+    ConnectionPlan {
         from_s: station as f64 * STAGGER_S,
-        ..Plan::bulk(station, rtt_ms)
+        ..ConnectionPlan::bulk(station, rtt_ms)
     }
 }
 
-impl Description {
+impl WorldOptions {
     /// The same cwnd clamp (segments), the same pacing rate (Mbit/s), or both, for every connection.
     pub fn limited(mut self, clamp: Option<u32>, pacing_mbit: Option<f64>) -> Self {
         for plan in &mut self.connections {
@@ -97,12 +94,12 @@ impl Description {
     }
 }
 
-pub fn run(description: &Description, warmup_s: f64, seconds: f64) -> Result<Measured> {
+pub fn run(description: &WorldOptions, warmup_s: f64, seconds: f64) -> Result<CellMeasurement> {
     let mut world = World::new(description)?;
     Ok(run_world(&mut world, warmup_s, seconds))
 }
 
-pub fn run_world(world: &mut World, warmup_s: f64, seconds: f64) -> Measured {
+pub fn run_world(world: &mut World, warmup_s: f64, seconds: f64) -> CellMeasurement {
     let delivered = |world: &World| -> Vec<u32> { world.connections.iter().map(|c| c.receiver.delivered()).collect() };
     let mbit = |segments: u32, s: f64| f64::from(segments) * super::packet::MSS_BYTES as f64 * 8.0 / 1e6 / s;
     let repeated = |world: &World| -> u32 {
@@ -143,7 +140,7 @@ pub fn run_world(world: &mut World, warmup_s: f64, seconds: f64) -> Measured {
         .zip(&begin)
         .map(|(now, then)| mbit(now - then, seconds))
         .collect();
-    Measured {
+    CellMeasurement {
         goodput_mbit: shares_mbit.iter().sum(),
         jain: jain(&shares_mbit).unwrap_or_default(),
         retransmits: f64::from(repeated(world) - repeated_before),

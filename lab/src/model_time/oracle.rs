@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 
-use super::experiment::{Air, Measured, cell, run};
+use super::experiment::{CellMeasurement, RadioModel, cell, run};
 
 const SEEDS: std::ops::RangeInclusive<u64> = 101..=103;
 /// Each cap is an eighth of an octave above the one before.
@@ -21,7 +21,7 @@ pub fn bound_ms(rtt_ms: f64) -> f64 {
 }
 
 /// Coarsely over all totals first, then between the neighbours of the best.
-pub fn best_equal_cap(air: Air, stations: usize, rtt_ms: u64) -> Result<Option<u32>> {
+pub fn best_equal_cap(air: RadioModel, stations: usize, rtt_ms: u64) -> Result<Option<u32>> {
     let segments = |mbit: f64| (mbit * 1e6 / 8.0 * rtt_ms as f64 / 1e3 / 1_448.0 / stations as f64).max(2.0);
     let steps = ((TOTAL_MBIT.end / TOTAL_MBIT.start).log2() * STEPS_PER_OCTAVE) as i32;
     let above = |from: f64, steps: f64| from * 2f64.powf(steps / STEPS_PER_OCTAVE);
@@ -31,10 +31,10 @@ pub fn best_equal_cap(air: Air, stations: usize, rtt_ms: u64) -> Result<Option<u
         if !tried.insert(cap) {
             return Ok(());
         }
-        let runs: Vec<Measured> = SEEDS
+        let runs: Vec<CellMeasurement> = SEEDS
             .map(|seed| run(&cell(air, stations, rtt_ms, seed).limited(Some(cap), None), 10.0, 20.0))
             .collect::<Result<_>>()?;
-        let mean = |of: fn(&Measured) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
+        let mean = |of: fn(&CellMeasurement) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
         let goodput = mean(|run| run.goodput_mbit);
         let is_within = mean(|run| run.rtt_p50_ms) <= bound_ms(rtt_ms as f64);
         if is_within && best.is_none_or(|(most, _)| goodput > most) {

@@ -6,7 +6,7 @@ use super::packet::MSS_BYTES;
 
 /// What is remembered of a segment as it is sent.
 #[derive(Debug, Default, Clone)]
-pub struct Sent {
+pub struct SentSegment {
     pub at_ns: u64,
     first_sent_ns: u64,
     delivered: u64,
@@ -14,16 +14,16 @@ pub struct Sent {
 }
 
 #[derive(Debug)]
-pub struct Rate {
+pub struct RateSampler {
     delivered: u64,
     delivered_ns: u64,
     first_sent_ns: u64,
     /// The newest segment of the present acknowledgement.
-    newest: Option<Sent>,
+    newest: Option<SentSegment>,
     bytes_per_s: u64,
 }
 
-impl Rate {
+impl RateSampler {
     pub fn new(now_ns: u64) -> Self {
         Self {
             delivered: 0,
@@ -47,8 +47,8 @@ impl Rate {
         (self.delivered_ns, self.first_sent_ns) = (now_ns, now_ns);
     }
 
-    pub fn sent(&mut self, now_ns: u64) -> Sent {
-        Sent {
+    pub fn sent(&mut self, now_ns: u64) -> SentSegment {
+        SentSegment {
             at_ns: now_ns,
             first_sent_ns: self.first_sent_ns,
             delivered: self.delivered,
@@ -56,7 +56,7 @@ impl Rate {
         }
     }
 
-    pub fn delivered_one(&mut self, now_ns: u64, sent: &Sent) {
+    pub fn delivered_one(&mut self, now_ns: u64, sent: &SentSegment) {
         self.delivered += 1;
         self.delivered_ns = now_ns;
         if self.newest.as_ref().is_none_or(|newest| sent.at_ns >= newest.at_ns) {

@@ -11,7 +11,7 @@ use giveway_engine::model::CaState;
 
 use super::cubic::Cubic;
 use super::packet::MSS_BYTES;
-use super::rate::{Rate, Sent};
+use super::rate::{RateSampler, SentSegment};
 use super::rtt::Rtt;
 
 /// Segments in a burst of a paced connection: two are the least that Linux hands over together (`tcp_min_tso_segs`).
@@ -22,7 +22,7 @@ const INITIAL_CWND: u32 = 10;
 
 #[derive(Debug, Default)]
 struct Segment {
-    sent: Sent,
+    sent: SentSegment,
     is_sacked: bool,
     is_lost: bool,
     /// Sent again, and that copy is on its way.
@@ -34,7 +34,7 @@ struct Segment {
 pub struct TcpSender {
     pub cubic: Cubic,
     pub rtt: Rtt,
-    pub rate: Rate,
+    pub rate: RateSampler,
     pub ca_state: CaState,
     pub retransmits: u32,
     /// `SO_MAX_PACING_RATE`, bytes a second of payload.
@@ -68,7 +68,7 @@ impl TcpSender {
         let mut sender = Self {
             cubic: Cubic::new(),
             rtt: Rtt::default(),
-            rate: Rate::new(now_ns),
+            rate: RateSampler::new(now_ns),
             ca_state: CaState::Open,
             retransmits: 0,
             max_pacing: None,

@@ -3,11 +3,11 @@
 //! after 12 s, one run each). Here the mean of three seeds, 40 s after 15 s. Where rate fallback feeds on itself, two
 //! seeds of the live lab differ by 10% as well, and there the bounds are wide; the table says how wide.
 
-use super::experiment::{Air, Measured, cell, run};
+use super::experiment::{CellMeasurement, RadioModel, cell, run};
 
 /// One row of the frontier: what limits each station, and goodput (Mbit/s) and median RTT (ms) of the live lab.
 struct Row {
-    air: Air,
+    air: RadioModel,
     stations: usize,
     cap: Option<u32>,
     pacing_mbit: Option<f64>,
@@ -24,7 +24,7 @@ const NEAR: (f64, f64) = (0.08, 0.07);
 /// The model's plain TCP keeps less in the queues of a radio that has fallen back, and so moves more.
 const SAME_SHAPE: (f64, f64) = (0.30, 0.25);
 
-fn row(air: Air, stations: usize, limits: (u32, f64), live: (f64, f64), within: (f64, f64)) -> Row {
+fn row(air: RadioModel, stations: usize, limits: (u32, f64), live: (f64, f64), within: (f64, f64)) -> Row {
     Row {
         air,
         stations,
@@ -35,26 +35,26 @@ fn row(air: Air, stations: usize, limits: (u32, f64), live: (f64, f64), within: 
     }
 }
 
-fn mean_of_three(row: &Row) -> Measured {
-    let runs: Vec<Measured> = (1..=3)
+fn mean_of_three(row: &Row) -> CellMeasurement {
+    let runs: Vec<CellMeasurement> = (1..=3)
         .map(|seed| {
             let cell = cell(row.air, row.stations, 256, seed).limited(row.cap, row.pacing_mbit);
             run(&cell, 15.0, 40.0).expect("no engine, no configuration")
         })
         .collect();
-    let mean = |of: fn(&Measured) -> f64| runs.iter().map(of).sum::<f64>() / 3.0;
-    Measured {
+    let mean = |of: fn(&CellMeasurement) -> f64| runs.iter().map(of).sum::<f64>() / 3.0;
+    CellMeasurement {
         goodput_mbit: mean(|run| run.goodput_mbit),
         rtt_p50_ms: mean(|run| run.rtt_p50_ms),
         retransmits: mean(|run| run.retransmits),
         jain: mean(|run| run.jain),
-        ..Measured::default()
+        ..CellMeasurement::default()
     }
 }
 
 #[test]
 fn the_frontier_is_that_of_the_live_lab() {
-    use Air::{Arf, ArfLossy, Fixed54};
+    use RadioModel::{Arf, ArfLossy, Fixed54};
     let rows = [
         row(Fixed54, 2, (0, 0.0), (19.3, 270.0), CLOSE),
         row(Fixed54, 2, (173, 0.0), (15.4, 259.0), CLOSE),
@@ -111,7 +111,7 @@ fn the_frontier_is_that_of_the_live_lab() {
 
 #[test]
 fn where_the_rate_falls_back_a_bit_too_much_is_worse_than_too_little() {
-    let of = |cap| mean_of_three(&row(Air::ArfLossy, 8, (cap, 0.0), (1.0, 0.0), NEAR));
+    let of = |cap| mean_of_three(&row(RadioModel::ArfLossy, 8, (cap, 0.0), (1.0, 0.0), NEAR));
     let (good, beyond, plain) = (of(56), of(80), of(0));
     assert!(
         beyond.goodput_mbit < 0.92 * good.goodput_mbit,
@@ -122,14 +122,14 @@ fn where_the_rate_falls_back_a_bit_too_much_is_worse_than_too_little() {
     assert!(plain.goodput_mbit < 0.88 * good.goodput_mbit);
     assert!(good.retransmits < 0.02 * plain.retransmits && good.jain > 0.999);
     // Pacing alone is not safe there.
-    let paced = mean_of_three(&row(Air::ArfLossy, 8, (0, 2.2), (1.0, 0.0), NEAR));
+    let paced = mean_of_three(&row(RadioModel::ArfLossy, 8, (0, 2.2), (1.0, 0.0), NEAR));
     assert!(paced.goodput_mbit < 0.8 * good.goodput_mbit, "{}", paced.goodput_mbit);
 }
 
 #[test]
 fn one_seed_gives_one_run() {
     let run = |seed| {
-        run(&cell(Air::ArfLossy, 3, 40, seed), 1.0, 4.0)
+        run(&cell(RadioModel::ArfLossy, 3, 40, seed), 1.0, 4.0)
             .expect("no configuration")
             .series
     };

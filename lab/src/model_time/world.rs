@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use anyhow::Result;
 use giveway_engine::peers::Outgoing;
 
-use super::connection::{Connection, Plan};
+use super::connection::{Connection, ConnectionPlan};
 use super::device::{Device, PASS_NS, Shown};
 use super::packet::Packet;
 use crate::medium::address::Port;
@@ -22,11 +22,11 @@ const SYN_AGAIN_NS: u64 = 1_000_000_000;
 const WRITE_NS: u64 = 5_000_000;
 
 #[derive(Clone)]
-pub struct Description {
+pub struct WorldOptions {
     pub stations: usize,
     pub rate_control: RateControl,
     pub loss: f64,
-    pub connections: Vec<Plan>,
+    pub connections: Vec<ConnectionPlan>,
     /// Of each station's engine; without a text it has none.
     pub engines: Vec<Option<String>>,
     /// At these times, in seconds, every sender's rate control becomes this.
@@ -47,7 +47,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(description: &Description) -> Result<Self> {
+    pub fn new(description: &WorldOptions) -> Result<Self> {
         let plans = &description.connections;
         let shortest_ms = plans.iter().map(|plan| plan.rtt_ms).min().unwrap_or(2);
         let longer_ns = |station| {

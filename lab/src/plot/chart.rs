@@ -27,12 +27,12 @@ const COLOURS: [RGBColor; 8] = [
 pub struct Chart<'a> {
     pub title: &'a str,
     pub axes: (&'a str, &'a str),
-    pub kind: Kind,
+    pub kind: ChartKind,
     pub lines: Vec<Line>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-pub enum Kind {
+pub enum ChartKind {
     Lines,
     /// Both axes are of decimal logarithms, and labelled with what these are of.
     Powers,
@@ -79,7 +79,7 @@ impl Chart<'_> {
             .x_label_area_size(48)
             .y_label_area_size(60)
             .build_cartesian_2d(across, up)?;
-        let label = if self.kind == Kind::Powers { power } else { plain };
+        let label = if self.kind == ChartKind::Powers { power } else { plain };
         let place = |place: &f64| format!("{place:.0}");
         let mut mesh = chart.configure_mesh();
         mesh.light_line_style(TRANSPARENT)
@@ -87,14 +87,14 @@ impl Chart<'_> {
             .y_desc(self.axes.1)
             .label_style(("sans-serif", 14));
         match self.kind {
-            Kind::Bars => mesh.disable_x_mesh().x_labels(places + 1).x_label_formatter(&place),
+            ChartKind::Bars => mesh.disable_x_mesh().x_labels(places + 1).x_label_formatter(&place),
             _ => mesh.x_label_formatter(&label).y_label_formatter(&label),
         };
         mesh.draw()?;
         let width = 0.8 / self.lines.len() as f64;
         for (number, (line, colour)) in self.lines.iter().zip(COLOURS.iter().cycle()).enumerate() {
             let points = line.points.iter().copied();
-            if self.kind == Kind::Bars {
+            if self.kind == ChartKind::Bars {
                 let bar = |(place, height)| {
                     let left = place - 0.4 + number as f64 * width;
                     Rectangle::new([(left, 0.0), (left + width * 0.92, height)], colour.filled())
@@ -115,7 +115,7 @@ impl Chart<'_> {
         let left = points().map(|(x, _)| *x).fold(f64::MAX, f64::min).min(2.0);
         let right = points().map(|(x, _)| *x).fold(left + 1.0, f64::max);
         let across = match self.kind {
-            Kind::Bars => 0.5..points().map(|(x, _)| *x).fold(0.0, f64::max) + 0.5,
+            ChartKind::Bars => 0.5..points().map(|(x, _)| *x).fold(0.0, f64::max) + 0.5,
             _ => left..right,
         };
         (across, 0.0..top)

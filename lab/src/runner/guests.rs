@@ -24,12 +24,12 @@ const SLOWDOWN: f64 = 20.0;
 const BOOT_LIMIT_S: f64 = 300.0;
 
 /// A guest with the variants that need it, in the order of the first of each.
-pub type Group<'a> = (Guest, Vec<&'a Variant>);
+pub type GuestGroup<'a> = (Guest, Vec<&'a Variant>);
 
 /// The variants for this machine, and those for guests; in a guest all are for this machine.
-pub fn split<'a>(variants: &[&'a Variant]) -> (Vec<&'a Variant>, Vec<Group<'a>>) {
+pub fn split<'a>(variants: &[&'a Variant]) -> (Vec<&'a Variant>, Vec<GuestGroup<'a>>) {
     let mut here = Vec::new();
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<GuestGroup> = Vec::new();
     for &variant in variants {
         match variant.guest.filter(|_| !guest::is_inside()) {
             None => here.push(variant),
@@ -42,7 +42,7 @@ pub fn split<'a>(variants: &[&'a Variant]) -> (Vec<&'a Variant>, Vec<Group<'a>>)
     (here, groups)
 }
 
-pub fn run(scenario: &str, (guest, variants): &Group, parameters: &Parameters, out: &Path) -> Result<Results> {
+pub fn run(scenario: &str, (guest, variants): &GuestGroup, parameters: &Parameters, out: &Path) -> Result<Results> {
     let out = out.join(guest.to_string());
     let errand = Errand {
         command: &command(scenario, variants, parameters),

@@ -76,13 +76,7 @@ fn promises(name: &str, plain: &str, is_here: bool) -> Vec<Check> {
         check("priority_cpu_percent", Relation::AtMost(30.0)),
         // The allocator's arenas come and go by less.
         check("daemon_growth_mb", Relation::AtMost(1.0)),
-        Check::ratio(
-            format!("{name} over {plain}, best_effort_mbit"),
-            name,
-            plain,
-            "best_effort_mbit",
-            Relation::AtLeast(0.9),
-        ),
+        Check::over(name, plain, "best_effort_mbit", Relation::AtLeast(0.9)),
     ];
     // On the host the hypervisor decides.
     if !is_here {

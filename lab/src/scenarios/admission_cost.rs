@@ -18,7 +18,7 @@ use crate::parameters::{Parameter, Parameters};
 use crate::role::Role;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
 use crate::statistics::{mean, percentile};
-use enqueue::{Cost, Enqueue};
+use enqueue::{Enqueue, EnqueueCost};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "admission-cost",
@@ -77,8 +77,6 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
 /// The link's timer interrupts some of the measured packets; its instructions are not theirs, and stand in the mean
 /// and in the largest only. Undisturbed packets differ by a few instructions.
 const UNDISTURBED_PERCENT: f64 = 25.0;
-/// The default.
-const GUARD_US: u64 = 100;
 
 const ESTIMATED_S: f64 = 5.0;
 
@@ -86,14 +84,14 @@ const ESTIMATED_S: f64 = 5.0;
 fn try_cases(run: &Run, cases: u64) -> Result<Outcome> {
     run.progress.tick("random cases");
     let mut outcome = Outcome::default();
-    outcome.tell(run.name, &trial::run(cases, run.seed)?)?;
+    outcome.set_fields(run.name, &trial::run(cases, run.seed)?)?;
     Ok(outcome)
 }
 
 /// What a whole enqueue costs behind so many packets; each number is a point.
 fn queue_packets(run: &Run, packets: u64) -> Result<Outcome> {
     let wire = Wire::create()?;
-    let configuration = queue_configuration(RATE_MBIT, true, GUARD_US);
+    let configuration = queue_configuration(RATE_MBIT, true);
     let mut daemon = Daemon::launch(&wire.sender, &configuration, &run.file(""))?;
     daemon.wait_until_queueing(&wire.sender)?;
     run.progress.tick("packets behind others");
@@ -102,7 +100,7 @@ fn queue_packets(run: &Run, packets: u64) -> Result<Outcome> {
         packets,
         seed: run.seed,
     };
-    let costs: Vec<Cost> = Role::spawn(&wire.sender, "realtime-enqueue", &what)?.finish()?;
+    let costs: Vec<EnqueueCost> = Role::spawn(&wire.sender, "realtime-enqueue", &what)?.finish()?;
     run.keep(&costs)?;
     let mut outcome = Outcome::default();
     tell_costs(&mut outcome, run.name, &costs);
@@ -110,7 +108,7 @@ fn queue_packets(run: &Run, packets: u64) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn tell_costs(outcome: &mut Outcome, name: &str, costs: &[Cost]) {
+fn tell_costs(outcome: &mut Outcome, name: &str, costs: &[EnqueueCost]) {
     let mut wholes = Vec::new();
     for cost in costs {
         let point = format!("{name}/{}", cost.queued);

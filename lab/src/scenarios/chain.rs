@@ -19,7 +19,6 @@ pub const SCENARIO: Scenario = Scenario {
     warmup_s: 0,
     parameters: &[
         Parameter::count("requests", 10_000, "with everything on"),
-        Parameter::count("requests_others", 2_000, "in each other variant"),
         Parameter::range(
             "napi_priority",
             39,
@@ -30,6 +29,9 @@ pub const SCENARIO: Scenario = Scenario {
     ],
     plan: &plan,
 };
+
+/// In each variant that has not everything on.
+const REQUESTS_OTHERS: u64 = 2_000;
 
 /// P3, table 1: the longest that a packet took from the network to the process.
 const PAPER_DELIVERY_US: f64 = 928.0;
@@ -62,7 +64,11 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let mut checks = Vec::new();
     let mut variants = Vec::new();
     for name in VARIANTS {
-        let requests = parameters.count(if name == ALL { "requests" } else { "requests_others" });
+        let requests = if name == ALL {
+            parameters.count("requests")
+        } else {
+            REQUESTS_OTHERS
+        };
         checks.push(Check::metric(name, "requests", Relation::AtLeast(requests as f64)).always());
         let chain = Chain {
             requests: u32::try_from(requests)?,

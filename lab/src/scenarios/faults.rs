@@ -13,7 +13,7 @@ use crate::experiment::Run;
 use crate::parameters::{Parameter, Parameters};
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
 use experiment::{Wanted, fail_each_call};
-use injector::Part;
+use injector::RunPhase;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "faults",
@@ -41,7 +41,11 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let seconds = parameters.count("seconds") as f64;
     let (mut variants, mut checks) = (Vec::new(), Vec::new());
     for (process, is_guardian) in [("daemon", false), ("guardian", true)] {
-        for (word, part) in [("start", Part::Start), ("work", Part::Work), ("end", Part::End)] {
+        for (word, part) in [
+            ("start", RunPhase::Start),
+            ("work", RunPhase::Work),
+            ("end", RunPhase::End),
+        ] {
             let name = format!("{process}/{word}");
             // Their own bounds, however short the run is.
             for metric in ["left", "hangs", "own_panics", "unsaid", "unclear"] {

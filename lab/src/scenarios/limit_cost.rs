@@ -12,9 +12,9 @@ use anyhow::Result;
 use crate::guest::Guest;
 use crate::parameters::{Parameter, Parameters};
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
-use flows::Way;
+use crate::traffic::Direction;
 use many::Many;
-use passing::{Passing, State};
+use passing::{Passing, STATES};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "limit-cost",
@@ -51,7 +51,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         for (way, gro, connections) in cells() {
             let words = [
                 place,
-                if way == Way::Up { "up" } else { "down" },
+                if way == Direction::Up { "up" } else { "down" },
                 if gro { "gro" } else { "no-gro" },
             ];
             let name = format!("{}/{connections}", words.join("/"));
@@ -84,8 +84,8 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     })
 }
 
-fn cells() -> impl Iterator<Item = (Way, bool, usize)> {
-    let ways = [Way::Down, Way::Up].into_iter();
+fn cells() -> impl Iterator<Item = (Direction, bool, usize)> {
+    let ways = [Direction::Down, Direction::Up].into_iter();
     ways.flat_map(|way| [true, false].map(|gro| (way, gro)))
         .flat_map(|(way, gro)| CONNECTIONS.map(|connections| (way, gro, connections)))
 }
@@ -98,7 +98,7 @@ fn variant(name: String, guest: Option<Guest>, passing: Passing) -> Variant {
 }
 
 fn checks_of(name: &str, is_guest: bool) -> Vec<Check> {
-    let [no_limit, one_limit] = State::ALL.map(|state| format!("{name}/{}", state.name()));
+    let [no_limit, one_limit] = STATES.map(|(state, _)| format!("{name}/{state}"));
     let metric = |point: &str, metric, holds| Check::metric(point, metric, holds).always();
     let mut checks = vec![
         metric(&no_limit, "attached", Relation::Exactly(0.0)),

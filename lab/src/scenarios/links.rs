@@ -12,13 +12,15 @@ use anyhow::Result;
 use serde_json::json;
 
 use crate::experiment::{Run, pause};
-use crate::interrupt::{pause_until, wait_for};
+use crate::interrupt::{pause_until, wait_for, wait_until};
 use crate::namespace::Namespace;
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::role::Role;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
-use place::{DEVICES, FAR, FAR_IPV6, NEAR, NEAR_IPV6, PORT, Place, SERVER, SERVER_IPV6, give, gso_max_segs, sender};
+use place::{
+    DEVICES, FAR, FAR_IPV6, MultihomedDevice, NEAR, NEAR_IPV6, PORT, SERVER, SERVER_IPV6, give, gso_max_segs, sender,
+};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "links",
@@ -52,17 +54,17 @@ const LIMIT: Duration = Duration::from_secs(60);
 const RESETS: u64 = 7;
 const RESET_EVERY: Duration = Duration::from_secs(10);
 
-/// Of a warm-up and a measurement, in seconds.
-type Cell = fn(f64, f64, &Run) -> Result<Outcome>;
+type LinkExperiment = fn(&mut LinkTrial) -> Result<()>;
 
 type Bound = (&'static str, Relation);
 /// Its name, what is done, how long that takes at most without the warm-up and the measurement, and what must come of it.
-type Row = (&'static str, Cell, f64, &'static [Bound]);
+type Row = (&'static str, LinkExperiment, f64, &'static [Bound]);
 
+const IPV6_ALONE: &str = "ipv6-alone";
 const CELLS: [Row; 11] = [
     (
         "policy-routing",
-        policy_routing,
+        |trial| trial.policy_routing(),
         20.0,
         &[
             BOTH[0],
@@ -71,13 +73,24 @@ const CELLS: [Row; 11] = [
             ("let_go_s", Relation::AtMost(LET_GO_WITHIN_S)),
         ],
     ),
-    ("ecmp", ecmp, 8.0, &BOTH),
-    ("nexthop-objects", nexthop_objects, 8.0, &BOTH),
-    ("nexthop-objects-hidden", nexthop_objects_hidden, 8.0, &BOTH),
-    ("ipv6-alone", ipv6_alone, 8.0, &BOTH),
+    ("ecmp", |trial| trial.ecmp(), 8.0, &BOTH),
+    (
+        "nexthop-objects",
+        |trial| trial.spread(&objects(), "net.ipv4.nexthop_compat_mode=1"),
+        8.0,
+        &BOTH,
+    ),
+    // Routes do not show the members of the group.
+    (
+        "nexthop-objects-hidden",
+        |trial| trial.spread(&objects(), "net.ipv4.nexthop_compat_mode=0"),
+        8.0,
+        &BOTH,
+    ),
+    (IPV6_ALONE, |trial| trial.ipv6_alone(), 8.0, &BOTH),
     (
         "vpn",
-        vpn,
+        |trial| trial.vpn(),
         24.0,
         &[
             ("first_of_rate", HOLDS),
@@ -87,7 +100,7 @@ const CELLS: [Row; 11] = [
     ),
     (
         "reset-once",
-        reset_once,
+        |trial| trial.reset_once(),
         16.0,
         &[
             ("said", Relation::Exactly(1.0)),
@@ -97,7 +110,7 @@ const CELLS: [Row; 11] = [
     ),
     (
         "reset-every-10-s",
-        reset_every_10_s,
+        |trial| trial.reset_every_10_s(),
         85.0,
         &[
             // As often as it may come back.
@@ -110,7 +123,7 @@ const CELLS: [Row; 11] = [
     ),
     (
         "local-unlimited",
-        local_unlimited,
+        |trial| trial.beside_local("unlimited"),
         8.0,
         &[
             ("beyond_of_rate", HOLDS),
@@ -118,15 +131,16 @@ const CELLS: [Row; 11] = [
             ("local_of_offered", Relation::AtLeast(0.95)),
         ],
     ),
+    // Unless it is said otherwise.
     (
         "local-in-the-rate",
-        local_in_the_rate,
+        |trial| trial.beside_local("limited"),
         8.0,
         &[("beyond_of_rate", HOLDS), ("together_of_rate", HOLDS)],
     ),
     (
         "moved",
-        moved,
+        |trial| trial.moved(),
         16.0,
         &[
             ("restored_s", Relation::AtMost(1.0)),
@@ -149,7 +163,18 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let mut variants = Vec::new();
     let mut checks = Vec::new();
     for (name, act, estimated_s, bounds) in CELLS {
-        let act = move |run: &Run| act(warmup_s, seconds, run);
+        let act = move |run: &Run| {
+            let mut trial = LinkTrial {
+                place: MultihomedDevice::raise(run, name == IPV6_ALONE)?,
+                warmup_s,
+                seconds,
+                run,
+                outcome: Outcome::default(),
+            };
+            act(&mut trial)?;
+            trial.place.stop_daemon()?;
+            Ok(trial.outcome)
+        };
         variants.push(Variant::new(name, None, estimated_s + warmup_s + seconds, act));
         checks.extend(
             bounds
@@ -173,79 +198,263 @@ fn words<const N: usize>(lines: [&str; N]) -> Vec<String> {
     lines.map(Into::into).into()
 }
 
-/// A second way has appeared: until what both carry is what their rates allow, and what that is.
-fn tell_both(place: &mut Place, began: Instant, warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    run.progress.tick("a second way");
-    let mut outcome = Outcome::default();
-    let held = place.settle(PORT, &[0, 1], began)?;
-    outcome.set(run.name, "first_holds_s", held[0]);
-    outcome.set(run.name, "second_holds_s", held[1]);
-    pause(warmup_s)?;
-    let [[first, second]] = place.measure([PORT], seconds)?;
-    outcome.set(run.name, "first_of_rate", first / RATES_MBIT[0]);
-    outcome.set(run.name, "second_of_rate", second / RATES_MBIT[1]);
-    let said = format!(
-        "{first:.2} of {} and {second:.2} of {} Mbit/s arrive",
-        RATES_MBIT[0], RATES_MBIT[1]
-    );
-    outcome.note(run.name, "arrived", &said);
-    Ok(outcome)
+/// One cell: where it is tried, and what is found.
+struct LinkTrial<'a> {
+    place: MultihomedDevice,
+    warmup_s: f64,
+    seconds: f64,
+    run: &'a Run<'a>,
+    outcome: Outcome,
 }
 
-/// A rule for the second link's address, and a table of its own.
-fn policy_routing(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut place = Place::raise(run)?;
-    place.ip(&[default_by(0, ""), default_by(1, "table 101")])?;
-    place.start_daemon(None, &[0], &json!({}))?;
-    place.send(SERVER, PORT, None, OFFERED_MBIT[0])?;
-    place.send(SERVER, PORT, Some(NEAR[1]), OFFERED_MBIT[1])?;
-    let began = Instant::now();
-    place.ip(&[format!("rule add from {} lookup 101", NEAR[1])])?;
-    let mut outcome = tell_both(&mut place, began, warmup_s, seconds, run)?;
-    run.progress.tick("one way again");
-    place.ip(&[format!("rule del from {} lookup 101", NEAR[1])])?;
-    let began = Instant::now();
-    wait_for("the second link to be let go", LIMIT, || {
-        Ok((!place.stands(1)?).then_some(()))
-    })?;
-    outcome.set(run.name, "let_go_s", began.elapsed().as_secs_f64());
-    place.stop_daemon()?;
-    Ok(outcome)
-}
-
-/// Where the kernel spreads connections over next hops.
-fn spread(lines: &[String], before: &str, warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut place = Place::raise(run)?;
-    place
-        .device
-        .run("sysctl", &format!("-qw net.ipv4.fib_multipath_hash_policy=1 {before}"))?;
-    place.ip(&[default_by(0, "")])?;
-    place.start_daemon(None, &[0], &json!({}))?;
-    let began = Instant::now();
-    place.ip(lines)?;
-    // Those that were connected before would keep to the link whose address they have.
-    for _ in 0..FLOWS {
-        place.send(SERVER, PORT, None, OFFERED_MBIT[0] / 4.0)?;
+impl LinkTrial<'_> {
+    fn set(&mut self, metric: &str, value: f64) {
+        self.outcome.set(self.run.name, metric, value);
     }
-    let outcome = tell_both(&mut place, began, warmup_s, seconds, run)?;
-    place.stop_daemon()?;
-    Ok(outcome)
-}
 
-fn ecmp(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let hops = [0, 1]
-        .map(|n| format!("nexthop via {} dev {}", FAR[n], DEVICES[n]))
-        .join(" ");
-    spread(&[format!("route replace default {hops}")], "", warmup_s, seconds, run)
-}
+    fn note(&mut self, place: &str, words: &str) {
+        self.outcome.note(self.run.name, place, words);
+    }
 
-fn nexthop_objects(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    spread(&objects(), "net.ipv4.nexthop_compat_mode=1", warmup_s, seconds, run)
-}
+    /// A second way has appeared: until what both carry is what their rates allow, and what that is.
+    fn tell_both(&mut self, began: Instant) -> Result<()> {
+        self.run.progress.tick("a second way");
+        let held = self.place.settle(PORT, &[0, 1], began)?;
+        self.set("first_holds_s", held[0]);
+        self.set("second_holds_s", held[1]);
+        pause(self.warmup_s)?;
+        let [[first, second]] = self.place.measure([PORT], self.seconds)?;
+        self.set("first_of_rate", first / RATES_MBIT[0]);
+        self.set("second_of_rate", second / RATES_MBIT[1]);
+        let said = format!(
+            "{first:.2} of {} and {second:.2} of {} Mbit/s arrive",
+            RATES_MBIT[0], RATES_MBIT[1]
+        );
+        self.note("arrived", &said);
+        Ok(())
+    }
 
-/// Routes do not show the members of the group.
-fn nexthop_objects_hidden(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    spread(&objects(), "net.ipv4.nexthop_compat_mode=0", warmup_s, seconds, run)
+    /// A rule for the second link's address, and a table of its own.
+    fn policy_routing(&mut self) -> Result<()> {
+        self.place.ip(&[default_by(0, ""), default_by(1, "table 101")])?;
+        self.place.start_daemon(None, &[0], &json!({}))?;
+        self.place.send(SERVER, PORT, None, OFFERED_MBIT[0])?;
+        self.place.send(SERVER, PORT, Some(NEAR[1]), OFFERED_MBIT[1])?;
+        let began = Instant::now();
+        self.place.ip(&[format!("rule add from {} lookup 101", NEAR[1])])?;
+        self.tell_both(began)?;
+        self.run.progress.tick("one way again");
+        self.place.ip(&[format!("rule del from {} lookup 101", NEAR[1])])?;
+        let began = Instant::now();
+        wait_until("the second link to be let go", LIMIT, || Ok(!self.place.stands(1)?))?;
+        self.set("let_go_s", began.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    /// Where the kernel spreads connections over next hops.
+    fn spread(&mut self, lines: &[String], before: &str) -> Result<()> {
+        self.place
+            .device
+            .run("sysctl", &format!("-qw net.ipv4.fib_multipath_hash_policy=1 {before}"))?;
+        self.place.ip(&[default_by(0, "")])?;
+        self.place.start_daemon(None, &[0], &json!({}))?;
+        let began = Instant::now();
+        self.place.ip(lines)?;
+        // Those that were connected before would keep to the link whose address they have.
+        for _ in 0..FLOWS {
+            self.place.send(SERVER, PORT, None, OFFERED_MBIT[0] / 4.0)?;
+        }
+        self.tell_both(began)?;
+        Ok(())
+    }
+
+    fn ecmp(&mut self) -> Result<()> {
+        let hops = [0, 1]
+            .map(|n| format!("nexthop via {} dev {}", FAR[n], DEVICES[n]))
+            .join(" ");
+        self.spread(&[format!("route replace default {hops}")], "")
+    }
+
+    fn ipv6_alone(&mut self) -> Result<()> {
+        let by = |n: usize| format!("-6 route add default via {} dev {}", FAR_IPV6[n], DEVICES[n]);
+        self.place.ip(&[by(0), by(1) + " table 101"])?;
+        self.place.start_daemon(None, &[0], &json!({}))?;
+        self.place.send(SERVER_IPV6, PORT, None, OFFERED_MBIT[0])?;
+        self.place
+            .send(SERVER_IPV6, PORT, Some(NEAR_IPV6[1]), OFFERED_MBIT[1])?;
+        let began = Instant::now();
+        self.place
+            .ip(&[format!("-6 rule add from {} lookup 101", NEAR_IPV6[1])])?;
+        self.tell_both(began)?;
+        Ok(())
+    }
+
+    /// A client that has all but its own packets go through its tunnel, as wg-quick does it; then one that moves the link's own
+    /// route to a table of its own. The tunnel's packets go to the far end itself.
+    fn vpn(&mut self) -> Result<()> {
+        let far: std::net::SocketAddrV4 = format!("{}:{TUNNEL_PORT}", FAR[0]).parse()?;
+        let _client = Role::start(&self.place.device, "reach-tunnel", &(TUNNEL, far))?;
+        give(&self.place.device, TUNNEL, "10.81.9.1/24")?;
+        self.place.ip(&[format!("link set {TUNNEL} up"), default_by(0, "")])?;
+        self.place.start_daemon(None, &[0], &json!({}))?;
+        self.run.progress.tick("through the tunnel");
+        self.place.ip(&words([
+            &format!("route add default dev {TUNNEL} table 51820"),
+            "rule add not fwmark 51820 lookup 51820",
+            "rule add lookup main suppress_prefixlength 0",
+        ]))?;
+        self.place.send(SERVER, PORT, None, OFFERED_MBIT[0])?;
+        self.place.settle(TUNNEL_PORT, &[0], Instant::now())?;
+        pause(self.warmup_s)?;
+        let [[first, _]] = self.place.measure([TUNNEL_PORT], self.seconds)?;
+        self.set("first_of_rate", first / RATES_MBIT[0]);
+        self.run.progress.tick("another client");
+        self.place.ip(&[
+            default_by(0, "table 52"),
+            "rule add fwmark 52 lookup 52".into(),
+            format!("route replace default dev {TUNNEL}"),
+        ])?;
+        // A link that is let go keeps its queue for ten seconds.
+        let most = self.place.most_of_rate(TUNNEL_PORT, 0, LET_GO_WITHIN_S)?;
+        self.set("most_of_rate", most);
+        let changes = self.place.queue_changes(0)?;
+        self.set("queue_changes", changes);
+        let said = format!(
+            "{first:.2} of {} Mbit/s arrive; then at most {most:.2} of the rate",
+            RATES_MBIT[0]
+        );
+        self.note("arrived", &said);
+        Ok(())
+    }
+
+    /// One link, with twice its rate offered.
+    fn one_link(&mut self) -> Result<()> {
+        self.place.start_daemon(Some(&DEVICES), &[0, 1], &json!({}))?;
+        self.place.send(FAR[0], PORT, None, OFFERED_MBIT[0])?;
+        self.place.settle(PORT, &[0], Instant::now())?;
+        Ok(())
+    }
+
+    fn says(&mut self, words: &str) -> Result<()> {
+        let said = wait_for("giveway to say so", LIMIT, || {
+            let why = self.place.why(0)?;
+            Ok(why.contains(words).then_some(why))
+        })?;
+        self.note("status", &said);
+        self.set("said", 1.0);
+        Ok(())
+    }
+
+    fn tell_first(&mut self) -> Result<()> {
+        let [[first, _]] = self.place.measure([PORT], self.seconds)?;
+        self.set("first_of_rate", first / RATES_MBIT[0]);
+        self.note("arrived", &format!("{first:.2} of {} Mbit/s", RATES_MBIT[0]));
+        Ok(())
+    }
+
+    fn reset_once(&mut self) -> Result<()> {
+        self.one_link()?;
+        self.run.progress.tick("reset");
+        let began = Instant::now();
+        self.place.reset(0)?;
+        self.says("taken back soon (1 of 3 times in ten minutes)")?;
+        let held_s = self.place.settle(PORT, &[0], began)?[0];
+        self.set("first_holds_s", held_s);
+        pause(self.warmup_s)?;
+        self.tell_first()?;
+        Ok(())
+    }
+
+    /// Lost on purpose, and said, until the link was down.
+    fn reset_every_10_s(&mut self) -> Result<()> {
+        self.one_link()?;
+        let began = Instant::now();
+        let mut came_back = 0.0;
+        for n in 0..RESETS {
+            pause_until(began + RESET_EVERY * u32::try_from(n)?)?;
+            self.run.progress.tick(&format!("reset {}", n + 1));
+            if self.place.stands(0)? {
+                came_back += f64::from(u8::from(n > 0));
+                self.place.reset(0)?;
+            }
+        }
+        self.set("came_back", came_back);
+        self.says("left alone until giveway is started again or the link was down")?;
+        let [[lost, _]] = self.place.measure([PORT], self.seconds)?;
+        self.set("lost_of_offered", lost / OFFERED_MBIT[0]);
+        self.note("arrived", &format!("{lost:.2} Mbit/s, with the fight lost"));
+        self.run.progress.tick("the link down and up");
+        self.place
+            .ip(&["down", "up"].map(|state| format!("link set {} {state}", DEVICES[0])))?;
+        let held_s = self.place.settle(PORT, &[0], Instant::now())?[0];
+        self.set("first_holds_s", held_s);
+        pause(self.warmup_s)?;
+        self.tell_first()?;
+        Ok(())
+    }
+
+    /// What goes beyond the link's own subnet, alone and beside what does not.
+    fn beside_local(&mut self, local: &str) -> Result<()> {
+        self.place.ip(&[default_by(0, "")])?;
+        self.place.start_daemon(None, &[0], &json!({"local": local}))?;
+        self.place.send(SERVER, PORT, None, OFFERED_MBIT[0])?;
+        self.place.settle(PORT, &[0], Instant::now())?;
+        let [[beyond, _]] = self.place.measure([PORT], self.seconds)?;
+        self.set("beyond_of_rate", beyond / RATES_MBIT[0]);
+        self.run.progress.tick("beside local traffic");
+        self.place.send(FAR[0], LOCAL_PORT, None, LOCAL_MBIT)?;
+        pause(self.warmup_s)?;
+        let [[beside, _], [local, _]] = self.place.measure([PORT, LOCAL_PORT], self.seconds)?;
+        self.set("beyond_beside_local_of_rate", beside / RATES_MBIT[0]);
+        self.set("local_of_offered", local / LOCAL_MBIT);
+        self.set("together_of_rate", (beside + local) / RATES_MBIT[0]);
+        let said = format!("beyond {beyond:.2} Mbit/s; at once beyond {beside:.2}, local {local:.2} Mbit/s");
+        self.note("arrived", &said);
+        Ok(())
+    }
+
+    /// The second link goes to another namespace, where nobody manages it, and comes back.
+    fn moved(&mut self) -> Result<()> {
+        let elsewhere = Namespace::create("elsewhere")?;
+        let device = DEVICES[1];
+        let usual = gso_max_segs(&self.place.device, device)?;
+        self.place.start_daemon(Some(&DEVICES), &[0, 1], &json!({}))?;
+        self.place.send(FAR[1], PORT, None, OFFERED_MBIT[1])?;
+        self.place.settle(PORT, &[1], Instant::now())?;
+        self.place.end_senders();
+        self.run.progress.tick("moved");
+        let began = Instant::now();
+        self.place
+            .ip(&[format!("link set {device} netns {}", elsewhere.name())])?;
+        wait_until("what giveway changed to be restored", LIMIT, || {
+            Ok(gso_max_segs(&elsewhere, device)? == usual)
+        })?;
+        self.set("restored_s", began.elapsed().as_secs_f64());
+        let address = format!("{}/24", NEAR[1]);
+        give(&elsewhere, device, &address)?;
+        elsewhere.ip(&format!("link set {device} up"))?;
+        let there = sender(&elsewhere, FAR[1], PORT, None, OFFERED_MBIT[1])?;
+        pause(self.warmup_s)?;
+        let [[_, second]] = self.place.measure([PORT], self.seconds)?;
+        self.set("elsewhere_of_offered", second / OFFERED_MBIT[1]);
+        self.note("arrived from elsewhere", &format!("{second:.2} Mbit/s"));
+        drop(there);
+        self.run.progress.tick("back");
+        elsewhere.ip(&format!("link set {device} netns {}", self.place.device.name()))?;
+        give(&self.place.device, device, &address)?;
+        self.place.ip(&[format!("link set {device} up")])?;
+        self.place.send(FAR[1], PORT, None, OFFERED_MBIT[1])?;
+        let held_s = self.place.settle(PORT, &[1], Instant::now())?[0];
+        self.set("second_holds_s", held_s);
+        pause(self.warmup_s)?;
+        let [[_, second]] = self.place.measure([PORT], self.seconds)?;
+        self.set("second_of_rate", second / RATES_MBIT[1]);
+        self.note("arrived", &format!("{second:.2} of {} Mbit/s", RATES_MBIT[1]));
+        self.place.stop_daemon()?;
+        let is_left = gso_max_segs(&self.place.device, device)? != usual || self.place.stands(1)?;
+        self.set("left_behind", f64::from(u8::from(is_left)));
+        Ok(())
+    }
 }
 
 fn objects() -> Vec<String> {
@@ -254,211 +463,4 @@ fn objects() -> Vec<String> {
         .into_iter()
         .chain(words(["nexthop add id 10 group 1/2", "route replace default nhid 10"]))
         .collect()
-}
-
-fn ipv6_alone(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut place = Place::raise_with_ipv6_alone(run)?;
-    let by = |n: usize| format!("-6 route add default via {} dev {}", FAR_IPV6[n], DEVICES[n]);
-    place.ip(&[by(0), by(1) + " table 101"])?;
-    place.start_daemon(None, &[0], &json!({}))?;
-    place.send(SERVER_IPV6, PORT, None, OFFERED_MBIT[0])?;
-    place.send(SERVER_IPV6, PORT, Some(NEAR_IPV6[1]), OFFERED_MBIT[1])?;
-    let began = Instant::now();
-    place.ip(&[format!("-6 rule add from {} lookup 101", NEAR_IPV6[1])])?;
-    let outcome = tell_both(&mut place, began, warmup_s, seconds, run)?;
-    place.stop_daemon()?;
-    Ok(outcome)
-}
-
-/// A client that has all but its own packets go through its tunnel, as wg-quick does it; then one that moves the link's own
-/// route to a table of its own. The tunnel's packets go to the far end itself.
-fn vpn(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut place = Place::raise(run)?;
-    let far: std::net::SocketAddrV4 = format!("{}:{TUNNEL_PORT}", FAR[0]).parse()?;
-    let _client = Role::start(&place.device, "reach-tunnel", &(TUNNEL, far))?;
-    give(&place.device, TUNNEL, "10.81.9.1/24")?;
-    place.ip(&[format!("link set {TUNNEL} up"), default_by(0, "")])?;
-    place.start_daemon(None, &[0], &json!({}))?;
-    run.progress.tick("through the tunnel");
-    place.ip(&words([
-        &format!("route add default dev {TUNNEL} table 51820"),
-        "rule add not fwmark 51820 lookup 51820",
-        "rule add lookup main suppress_prefixlength 0",
-    ]))?;
-    place.send(SERVER, PORT, None, OFFERED_MBIT[0])?;
-    place.settle(TUNNEL_PORT, &[0], Instant::now())?;
-    pause(warmup_s)?;
-    let mut outcome = Outcome::default();
-    let [[first, _]] = place.measure([TUNNEL_PORT], seconds)?;
-    outcome.set(run.name, "first_of_rate", first / RATES_MBIT[0]);
-    run.progress.tick("another client");
-    place.ip(&[
-        default_by(0, "table 52"),
-        "rule add fwmark 52 lookup 52".into(),
-        format!("route replace default dev {TUNNEL}"),
-    ])?;
-    // A link that is let go keeps its queue for ten seconds.
-    let most = place.most_of_rate(TUNNEL_PORT, 0, LET_GO_WITHIN_S)?;
-    outcome.set(run.name, "most_of_rate", most);
-    outcome.set(run.name, "queue_changes", place.queue_changes(0)?);
-    let said = format!(
-        "{first:.2} of {} Mbit/s arrive; then at most {most:.2} of the rate",
-        RATES_MBIT[0]
-    );
-    outcome.note(run.name, "arrived", &said);
-    place.stop_daemon()?;
-    Ok(outcome)
-}
-
-/// One link, with twice its rate offered.
-fn one_link(run: &Run) -> Result<Place> {
-    let mut place = Place::raise(run)?;
-    place.start_daemon(Some(&DEVICES), &[0, 1], &json!({}))?;
-    place.send(FAR[0], PORT, None, OFFERED_MBIT[0])?;
-    place.settle(PORT, &[0], Instant::now())?;
-    Ok(place)
-}
-
-fn says(place: &Place, words: &str, outcome: &mut Outcome, run: &Run) -> Result<()> {
-    let said = wait_for("giveway to say so", LIMIT, || {
-        let why = place.why(0)?;
-        Ok(why.contains(words).then_some(why))
-    })?;
-    outcome.note(run.name, "status", &said);
-    outcome.set(run.name, "said", 1.0);
-    Ok(())
-}
-
-fn tell_first(place: &mut Place, seconds: f64, outcome: &mut Outcome, run: &Run) -> Result<()> {
-    let [[first, _]] = place.measure([PORT], seconds)?;
-    outcome.set(run.name, "first_of_rate", first / RATES_MBIT[0]);
-    outcome.note(run.name, "arrived", &format!("{first:.2} of {} Mbit/s", RATES_MBIT[0]));
-    Ok(())
-}
-
-fn reset_once(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut place = one_link(run)?;
-    let mut outcome = Outcome::default();
-    run.progress.tick("reset");
-    let began = Instant::now();
-    place.reset(0)?;
-    says(
-        &place,
-        "taken back soon (1 of 3 times in ten minutes)",
-        &mut outcome,
-        run,
-    )?;
-    outcome.set(run.name, "first_holds_s", place.settle(PORT, &[0], began)?[0]);
-    pause(warmup_s)?;
-    tell_first(&mut place, seconds, &mut outcome, run)?;
-    place.stop_daemon()?;
-    Ok(outcome)
-}
-
-/// Lost on purpose, and said, until the link was down.
-fn reset_every_10_s(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut place = one_link(run)?;
-    let mut outcome = Outcome::default();
-    let began = Instant::now();
-    let mut came_back = 0.0;
-    for n in 0..RESETS {
-        pause_until(began + RESET_EVERY * u32::try_from(n)?)?;
-        run.progress.tick(&format!("reset {}", n + 1));
-        if place.stands(0)? {
-            came_back += f64::from(u8::from(n > 0));
-            place.reset(0)?;
-        }
-    }
-    outcome.set(run.name, "came_back", came_back);
-    says(
-        &place,
-        "left alone until giveway is started again or the link was down",
-        &mut outcome,
-        run,
-    )?;
-    let [[lost, _]] = place.measure([PORT], seconds)?;
-    outcome.set(run.name, "lost_of_offered", lost / OFFERED_MBIT[0]);
-    outcome.note(run.name, "arrived", &format!("{lost:.2} Mbit/s, with the fight lost"));
-    run.progress.tick("the link down and up");
-    place.ip(&["down", "up"].map(|state| format!("link set {} {state}", DEVICES[0])))?;
-    outcome.set(run.name, "first_holds_s", place.settle(PORT, &[0], Instant::now())?[0]);
-    pause(warmup_s)?;
-    tell_first(&mut place, seconds, &mut outcome, run)?;
-    place.stop_daemon()?;
-    Ok(outcome)
-}
-
-/// What goes beyond the link's own subnet, alone and beside what does not.
-fn beside_local(local: &str, warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut place = Place::raise(run)?;
-    place.ip(&[default_by(0, "")])?;
-    place.start_daemon(None, &[0], &json!({"local": local}))?;
-    place.send(SERVER, PORT, None, OFFERED_MBIT[0])?;
-    place.settle(PORT, &[0], Instant::now())?;
-    let mut outcome = Outcome::default();
-    let [[beyond, _]] = place.measure([PORT], seconds)?;
-    outcome.set(run.name, "beyond_of_rate", beyond / RATES_MBIT[0]);
-    run.progress.tick("beside local traffic");
-    place.send(FAR[0], LOCAL_PORT, None, LOCAL_MBIT)?;
-    pause(warmup_s)?;
-    let [[beside, _], [local, _]] = place.measure([PORT, LOCAL_PORT], seconds)?;
-    outcome.set(run.name, "beyond_beside_local_of_rate", beside / RATES_MBIT[0]);
-    outcome.set(run.name, "local_of_offered", local / LOCAL_MBIT);
-    outcome.set(run.name, "together_of_rate", (beside + local) / RATES_MBIT[0]);
-    let said = format!("beyond {beyond:.2} Mbit/s; at once beyond {beside:.2}, local {local:.2} Mbit/s");
-    outcome.note(run.name, "arrived", &said);
-    place.stop_daemon()?;
-    Ok(outcome)
-}
-
-fn local_unlimited(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    beside_local("unlimited", warmup_s, seconds, run)
-}
-
-/// Unless it is said otherwise.
-fn local_in_the_rate(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    beside_local("limited", warmup_s, seconds, run)
-}
-
-/// The second link goes to another namespace, where nobody manages it, and comes back.
-fn moved(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut place = Place::raise(run)?;
-    let elsewhere = Namespace::create("elsewhere")?;
-    let device = DEVICES[1];
-    let usual = gso_max_segs(&place.device, device)?;
-    place.start_daemon(Some(&DEVICES), &[0, 1], &json!({}))?;
-    place.send(FAR[1], PORT, None, OFFERED_MBIT[1])?;
-    place.settle(PORT, &[1], Instant::now())?;
-    place.end_senders();
-    let mut outcome = Outcome::default();
-    run.progress.tick("moved");
-    let began = Instant::now();
-    place.ip(&[format!("link set {device} netns {}", elsewhere.name())])?;
-    wait_for("what giveway changed to be restored", LIMIT, || {
-        Ok((gso_max_segs(&elsewhere, device)? == usual).then_some(()))
-    })?;
-    outcome.set(run.name, "restored_s", began.elapsed().as_secs_f64());
-    let address = format!("{}/24", NEAR[1]);
-    give(&elsewhere, device, &address)?;
-    elsewhere.ip(&format!("link set {device} up"))?;
-    let there = sender(&elsewhere, FAR[1], PORT, None, OFFERED_MBIT[1])?;
-    pause(warmup_s)?;
-    let [[_, second]] = place.measure([PORT], seconds)?;
-    outcome.set(run.name, "elsewhere_of_offered", second / OFFERED_MBIT[1]);
-    outcome.note(run.name, "arrived from elsewhere", &format!("{second:.2} Mbit/s"));
-    drop(there);
-    run.progress.tick("back");
-    elsewhere.ip(&format!("link set {device} netns {}", place.device.name()))?;
-    give(&place.device, device, &address)?;
-    place.ip(&[format!("link set {device} up")])?;
-    place.send(FAR[1], PORT, None, OFFERED_MBIT[1])?;
-    outcome.set(run.name, "second_holds_s", place.settle(PORT, &[1], Instant::now())?[0]);
-    pause(warmup_s)?;
-    let [[_, second]] = place.measure([PORT], seconds)?;
-    outcome.set(run.name, "second_of_rate", second / RATES_MBIT[1]);
-    outcome.note(run.name, "arrived", &format!("{second:.2} of {} Mbit/s", RATES_MBIT[1]));
-    place.stop_daemon()?;
-    let is_left = gso_max_segs(&place.device, device)? != usual || place.stands(1)?;
-    outcome.set(run.name, "left_behind", f64::from(u8::from(is_left)));
-    Ok(outcome)
 }

@@ -19,7 +19,7 @@ use crate::role::Role;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
 use monitor::{Frame, Monitor};
 use radio::{ACCESS_POINT_V4, ACCESS_POINT_V6, Radio};
-use sender::{Flow, MESSAGES};
+use sender::{MESSAGES, MarkedFlow};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "marking",
@@ -90,47 +90,31 @@ const DEFAULT: Expected = [(0, 0), (0, 0), (0, 0), (0, 0), (1, LE), (1, LE), (6,
 const UNDER_HTB: Expected = [(0, 0), (0, 0), (0, 0), (0, 0), (1, CS1), (1, CS1), (6, EF), (1, CS1)];
 const CONFIGURED: Expected = [(6, EF), (4, AF41), (0, 0), (0, AF11), (1, LE), (1, LE), (0, 0), (1, LE)];
 
-struct Setting {
-    name: &'static str,
-    /// What giveway is told beside the rules; without it none runs.
-    giveway: Option<fn() -> Value>,
-    expected: Expected,
-}
+/// By its name, how giveway is configured, none: without it, and what must come of it.
+type Setting = (&'static str, Option<fn() -> Value>, Expected);
 
 const SETTINGS: [Setting; 5] = [
-    Setting {
-        name: "plain",
-        giveway: None,
-        expected: PLAIN,
-    },
-    Setting {
-        name: "default",
-        giveway: Some(|| json!({})),
-        expected: DEFAULT,
-    },
-    Setting {
-        name: "no-queue",
-        giveway: Some(|| json!({"queue": {"backend": "none"}})),
-        expected: DEFAULT,
-    },
-    Setting {
-        name: "htb",
-        giveway: Some(|| json!({"queue": {"backend": "htb"}, "link": {"rate_mbit": 20.0}})),
-        expected: UNDER_HTB,
-    },
-    Setting {
-        name: "configured",
-        giveway: Some(|| json!({"marks": {"realtime": "EF", "stream": "AF41", "standard": "CS0", "bulk": "AF11"}})),
-        expected: CONFIGURED,
-    },
+    ("plain", None, PLAIN),
+    ("default", Some(|| json!({})), DEFAULT),
+    ("no-queue", Some(|| json!({"queue": {"backend": "none"}})), DEFAULT),
+    (
+        "htb",
+        Some(|| json!({"queue": {"backend": "htb"}, "link": {"rate_mbit": 20.0}})),
+        UNDER_HTB,
+    ),
+    (
+        "configured",
+        Some(|| json!({"marks": {"realtime": "EF", "stream": "AF41", "standard": "CS0", "bulk": "AF11"}})),
+        CONFIGURED,
+    ),
 ];
 
 fn plan(_: &Parameters) -> Result<Plan> {
     let mut checks = Vec::new();
     let mut variants = Vec::new();
-    for setting in &SETTINGS {
-        for (traffic, (priority, dscp)) in TRAFFIC.iter().zip(setting.expected) {
-            let point = format!("{}/{}", setting.name, traffic.name);
+    for (name, giveway, expected) in SETTINGS {
+        for (traffic, (priority, dscp)) in TRAFFIC.iter().zip(expected) {
+            let point = format!("{name}/{}", traffic.name);
             let exactly = |metric, value: f64| Check::metric(&point, metric, Relation::Exactly(value)).always();
             checks.extend([
                 exactly("ways", WAYS.into()),
@@ -141,8 +125,8 @@ fn plan(_: &Parameters) -> Result<Plan> {
                 Check::metric(&point, "frames", Relation::AtLeast(f64::from(WAYS * MESSAGES))).always(),
             ]);
         }
-        let run = move |run: &Run| measure(run, setting.giveway.map(|configuration| configuration()));
-        let variant = Variant::new(setting.name, Some(Guest::VIRTUAL), ESTIMATED_S, run);
+        let run = move |run: &Run| measure(run, giveway.map(|configuration| configuration()));
+        let variant = Variant::new(name, Some(Guest::VIRTUAL), ESTIMATED_S, run);
         variants.push(variant.with(PROGRAMS));
     }
     Ok(Plan {
@@ -170,15 +154,14 @@ fn measure(run: &Run, configuration: Option<Value>) -> Result<Outcome> {
     run.keep(&frames)?;
     let mut outcome = Outcome::default();
     for (at, traffic) in TRAFFIC.iter().enumerate() {
-        tell(
-            &mut outcome,
-            &format!("{}/{}", run.name, traffic.name),
-            &of_traffic(&frames, at),
-        );
+        let ports = port(at, 0)..port(at + 1, 0);
+        let frames: Vec<_> = frames
+            .iter()
+            .filter(|frame| ports.contains(&frame.local_port))
+            .collect();
+        set_metrics(&mut outcome, &format!("{}/{}", run.name, traffic.name), &frames);
     }
-    if let Some(daemon) = &mut daemon {
-        daemon.stop()?;
-    }
+    daemon.as_mut().map_or(Ok(()), Daemon::stop)?;
     Ok(outcome)
 }
 
@@ -189,8 +172,7 @@ fn start(radio: &Radio, mut configuration: Value, run: &Run) -> Result<Daemon> {
         Some(ports.map(move |port| json!({"local_port": port, "class": class})))
     };
     configuration["rule"] = TRAFFIC.iter().enumerate().filter_map(rule).flatten().collect();
-    let mut daemon = Daemon::launch(&radio.station, &configuration, &run.file(""))?;
-    daemon.wait_until_up(&radio.station)?;
+    let daemon = Daemon::raise(&radio.station, &configuration, &run.file(""))?;
     wait_until_marking(&radio.station)?;
     Ok(daemon)
 }
@@ -200,9 +182,9 @@ fn port(traffic: usize, way: u16) -> u16 {
     FIRST_PORT + traffic as u16 * WAYS + way
 }
 
-fn flows() -> Vec<Flow> {
+fn flows() -> Vec<MarkedFlow> {
     let of = |(at, traffic): (usize, &'static Traffic)| {
-        (0..WAYS).map(move |way| Flow {
+        (0..WAYS).map(move |way| MarkedFlow {
             is_tcp: way & 1 > 0,
             to: if way & 2 > 0 { ACCESS_POINT_V6 } else { ACCESS_POINT_V4 }.to_owned(),
             local_port: port(at, way),
@@ -212,15 +194,7 @@ fn flows() -> Vec<Flow> {
     TRAFFIC.iter().enumerate().flat_map(of).collect()
 }
 
-fn of_traffic(frames: &[Frame], at: usize) -> Vec<&Frame> {
-    let ports = port(at, 0)..port(at + 1, 0);
-    frames
-        .iter()
-        .filter(|frame| ports.contains(&frame.local_port))
-        .collect()
-}
-
-fn tell(outcome: &mut Outcome, point: &str, frames: &[&Frame]) {
+fn set_metrics(outcome: &mut Outcome, point: &str, frames: &[&Frame]) {
     let ways: std::collections::BTreeSet<_> = frames.iter().map(|frame| frame.local_port).collect();
     outcome.set(point, "frames", frames.len() as f64);
     outcome.set(point, "ways", ways.len() as f64);

@@ -13,7 +13,7 @@ use crate::experiment::{Run, pause};
 use crate::giveway::answers::{self, Status};
 use crate::giveway::{self, Daemon};
 use crate::interrupt::{pause_until, wait_for};
-use crate::meter::{Meter, Reading, resident_mb, run_ss, walker_mb};
+use crate::meter::{Meter, MeterReading, resident_mb, run_ss, walker_mb};
 use crate::namespace::Namespace;
 use crate::network::{PEER_ADDRESS, raise_pair};
 use crate::outcome::{Metrics, Outcome};
@@ -148,11 +148,7 @@ fn start_daemons(key: Option<&Path>, device: &Namespace, peer: &Namespace, run: 
     if let Some(key) = key {
         configuration["group"] = json!({"key_file": key});
     }
-    let start = |at: &Namespace, role: &str| {
-        let mut daemon = Daemon::launch(at, &configuration, &run.file(&format!("-{role}")))?;
-        daemon.wait_until_up(at)?;
-        Ok::<_, anyhow::Error>(daemon)
-    };
+    let start = |at: &Namespace, role: &str| Daemon::raise(at, &configuration, &run.file(&format!("-{role}")));
     let others = key.iter().map(|_| start(peer, "neighbour")).collect::<Result<_>>()?;
     Ok((start(device, "giveway")?, others))
 }
@@ -185,7 +181,7 @@ fn one_round(cost: &Cost, device: &Namespace, meter: &Meter, seconds: f64) -> Re
     Ok(round)
 }
 
-fn describe(spent: &Reading, before: &Status, after: &Status) -> Metrics {
+fn describe(spent: &MeterReading, before: &Status, after: &Status) -> Metrics {
     let percent = |ns: f64| 100.0 * ns / spent.elapsed_ns;
     let (before, after) = (&before.daemon, &after.daemon);
     let passes = (after.passes.count - before.passes.count) as f64;

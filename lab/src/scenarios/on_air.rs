@@ -32,16 +32,16 @@ pub struct OnAir {
     /// How many stations: on each medium one cell of each number.
     pub stations: fn(&Parameters) -> Result<Vec<usize>>,
     /// A variant each, in each cell; and how it differs from a steady upload of every station.
-    pub policies: &'static [Policy],
-    pub each: fn(&Air, Case) -> Case,
+    pub policies: &'static [NamedCap],
+    pub each: fn(&Conditions, Case) -> Case,
     /// Of each cell, that are more than another policy.
-    pub variants: fn(&Air) -> Result<Vec<Case>>,
+    pub variants: fn(&Conditions) -> Result<Vec<Case>>,
     /// Of each cell, beside those of single variants.
-    pub bounds: fn(&Air) -> Vec<Check>,
+    pub bounds: fn(&Conditions) -> Vec<Check>,
     /// What is not done in each cell, given those of all cells.
-    pub besides: fn(&[Air], &[Variant]) -> Besides,
+    pub besides: fn(&[Conditions], &[Variant]) -> Besides,
     /// Of all cells, and of the names of all variants.
-    pub plots: fn(&[Air], &[String]) -> Vec<Plot>,
+    pub plots: fn(&[Conditions], &[String]) -> Vec<Plot>,
     pub columns: &'static str,
 }
 
@@ -58,7 +58,7 @@ pub enum Media {
 }
 
 /// Stations on one medium, without variants.
-pub struct Air<'a> {
+pub struct Conditions<'a> {
     pub parameters: &'a Parameters,
     pub medium: &'static str,
     pub stations: usize,
@@ -83,11 +83,11 @@ pub struct Case {
 }
 
 /// What daemons do, by the variant's name.
-pub type Policy = (&'static str, Option<Cap>);
-pub const PLAIN: Policy = ("plain", None);
-pub const BALANCED: Policy = ("balanced", Some(Cap::Found("balanced")));
-pub const DELAY: Policy = ("delay", Some(Cap::Found("delay")));
-pub const THROUGHPUT: Policy = ("throughput", Some(Cap::Found("throughput")));
+pub type NamedCap = (&'static str, Option<Cap>);
+pub const PLAIN: NamedCap = ("plain", None);
+pub const BALANCED: NamedCap = ("balanced", Some(Cap::Found("balanced")));
+pub const DELAY: NamedCap = ("delay", Some(Cap::Found("delay")));
+pub const THROUGHPUT: NamedCap = ("throughput", Some(Cap::Found("throughput")));
 
 /// Parameters of many rows.
 pub const MEDIUM: Parameter = Parameter::choice("medium", MEDIA, "instead of the scenario's own");
@@ -145,7 +145,7 @@ impl Plans for OnAir {
 }
 
 impl OnAir {
-    fn airs<'a>(&self, parameters: &'a Parameters) -> Result<Vec<Air<'a>>> {
+    fn airs<'a>(&self, parameters: &'a Parameters) -> Result<Vec<Conditions<'a>>> {
         let cells = (self.stations)(parameters)?;
         let (media, is_named) = match self.media {
             Media::Only(medium) => (vec![medium], false),
@@ -166,7 +166,7 @@ impl OnAir {
                 if cells.len() > 1 {
                     suffix += &format!("/{stations}");
                 }
-                airs.push(Air {
+                airs.push(Conditions {
                     parameters,
                     medium,
                     stations,
@@ -180,7 +180,7 @@ impl OnAir {
     }
 }
 
-impl Air<'_> {
+impl Conditions<'_> {
     /// `plain/fixed54/8`, without what the user chose.
     pub fn name(&self, what: &str) -> String {
         format!("{what}{}", self.suffix)
@@ -207,7 +207,7 @@ impl Air<'_> {
     }
 
     /// One of each policy.
-    pub fn cases(&self, policies: &[Policy]) -> Vec<Case> {
+    pub fn cases(&self, policies: &[NamedCap]) -> Vec<Case> {
         policies.iter().map(|policy| self.case(*policy)).collect()
     }
 

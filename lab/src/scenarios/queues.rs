@@ -23,7 +23,7 @@ use crate::scenario::{Check, Plot, Relation, Scenario, Trace, Variant};
 use crate::testbed::probe::Probe;
 use crate::testbed::probe::computing::Computing;
 use crate::testbed::{Load, Testbed, Topology};
-use crate::uplink::{PACKET_BYTES, Queue, Shape};
+use crate::uplink::{PACKET_BYTES, Shape, UplinkQueue};
 
 pub const ROWS: &[Scenario] = &[
     // P0, figures 6 to 12: how long requests take beside an upload, what they cost the processor, and what the upload still gets.
@@ -73,11 +73,11 @@ pub const ROWS: &[Scenario] = &[
                     };
                     on_uplink(parameters, name, shape, load, computing)
                 };
-                let giveway = |gate| Queue::Giveway { gate, short: false };
+                let giveway = |gate| UplinkQueue::Giveway { gate, short: false };
                 let upload = || Some(Load::upload("cubic"));
                 Ok(vec![
-                    variant("alone", Queue::Fifo, None),
-                    variant("plain", Queue::Fifo, upload()),
+                    variant("alone", UplinkQueue::Fifo, None),
+                    variant("plain", UplinkQueue::Fifo, upload()),
                     variant("giveway", giveway(true), upload()),
                     variant("giveway-without-gate", giveway(false), upload()),
                     // Half of the link.
@@ -103,13 +103,7 @@ pub const ROWS: &[Scenario] = &[
         about: "background connections below a full uplink for an hour, and beside a program that computes",
         seconds: 3_600,
         warmup_s: 10,
-        parameters: &[Parameter::range(
-            "computing_s",
-            600,
-            1,
-            36_000,
-            "for which a program computes",
-        )],
+        parameters: &[],
         plan: &Table {
             variants: starve::variants,
             bounds: |_| Ok(starve::bounds()),
@@ -126,14 +120,6 @@ pub const ROWS: &[Scenario] = &[
         parameters: &[
             Parameter::count("packets", 50_000, "with deadlines, under giveway with admission"),
             Parameter::count("packets_others", 5_000, "with deadlines, under each other queue"),
-            Parameter::range(
-                "unknown_s",
-                60,
-                1,
-                3_600,
-                "of packets with deadlines, where the rate is not told",
-            ),
-            Parameter::count("guard_us", 100, "kept free before each deadline, under giveway"),
             Parameter::choice(
                 "kernel",
                 &["host"],
@@ -195,10 +181,7 @@ pub const ROWS: &[Scenario] = &[
         about: "a background transfer beside another device's foreground, in a router with seven kinds of queue",
         seconds: 20,
         warmup_s: 15,
-        parameters: &[
-            Parameter::range("requests", 20, 1, 1_000, "of 100 kB, one a second"),
-            Parameter::range("pair_s", 120, 1, 3_600, "for which two background transfers run"),
-        ],
+        parameters: &[Parameter::range("requests", 20, 1, 1_000, "of 100 kB, one a second")],
         plan: &Table {
             variants: yielding::variants,
             bounds: |_| Ok(yielding::bounds()),

@@ -14,8 +14,8 @@ use crate::guest::Guest;
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
-use sender::Kind;
-use stage::Stage;
+use sender::SocketKind;
+use stage::ReachTestbed;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "reach",
@@ -35,7 +35,7 @@ const SENDS: f64 = 0.2;
 
 /// What stands between the command and the link.
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum SendingPath {
     /// Nothing.
     Link,
     /// The command goes on in a network namespace that has a link of its own.
@@ -68,32 +68,36 @@ enum Way {
     Snat,
 }
 
-const CELLS: [(&str, Way, Kind); 25] = [
-    ("tcp", Way::Link, Kind::Tcp),
-    ("udp", Way::Link, Kind::Udp),
-    ("udp-not-connected", Way::Link, Kind::UdpNotConnected),
-    ("raw-socket", Way::Link, Kind::Raw),
-    ("packet-socket", Way::Link, Kind::Packet),
-    ("io-uring", Way::Link, Kind::IoUring),
-    ("mptcp", Way::Link, Kind::Mptcp),
-    ("shared-connection", Way::Shared, Kind::Tcp),
-    ("other-namespace", Way::OtherNamespace, Kind::Tcp),
-    ("forwarded", Way::Forwarded, Kind::Tcp),
-    ("tun", Way::Tunnel, Kind::Udp),
-    ("wireguard", Way::WireGuard, Kind::Udp),
-    ("kernel-socket", Way::KernelSocket, Kind::Udp),
-    ("unmanaged-link", Way::Unmanaged, Kind::Tcp),
-    ("unmanaged-link-udp", Way::Unmanaged, Kind::UdpNotConnected),
-    ("no-queue", Way::NoQueue, Kind::Tcp),
-    ("macvlan", Way::Macvlan, Kind::Tcp),
-    ("second-uplink", Way::SecondUplink, Kind::Tcp),
-    ("snat", Way::Snat, Kind::Tcp),
-    ("loopback", Way::Loopback, Kind::Tcp),
-    ("dry-run", Way::DryRun, Kind::Tcp),
-    ("paused", Way::Paused, Kind::Tcp),
-    ("no-daemon", Way::NoDaemon, Kind::Tcp),
-    ("restarted", Way::Restarted, Kind::Tcp),
-    ("too-many", Way::TooMany, Kind::Tcp),
+const CELLS: [(&str, SendingPath, SocketKind); 25] = [
+    ("tcp", SendingPath::Link, SocketKind::Tcp),
+    ("udp", SendingPath::Link, SocketKind::Udp),
+    ("udp-not-connected", SendingPath::Link, SocketKind::UdpNotConnected),
+    ("raw-socket", SendingPath::Link, SocketKind::Raw),
+    ("packet-socket", SendingPath::Link, SocketKind::Packet),
+    ("io-uring", SendingPath::Link, SocketKind::IoUring),
+    ("mptcp", SendingPath::Link, SocketKind::Mptcp),
+    ("shared-connection", SendingPath::Shared, SocketKind::Tcp),
+    ("other-namespace", SendingPath::OtherNamespace, SocketKind::Tcp),
+    ("forwarded", SendingPath::Forwarded, SocketKind::Tcp),
+    ("tun", SendingPath::Tunnel, SocketKind::Udp),
+    ("wireguard", SendingPath::WireGuard, SocketKind::Udp),
+    ("kernel-socket", SendingPath::KernelSocket, SocketKind::Udp),
+    ("unmanaged-link", SendingPath::Unmanaged, SocketKind::Tcp),
+    (
+        "unmanaged-link-udp",
+        SendingPath::Unmanaged,
+        SocketKind::UdpNotConnected,
+    ),
+    ("no-queue", SendingPath::NoQueue, SocketKind::Tcp),
+    ("macvlan", SendingPath::Macvlan, SocketKind::Tcp),
+    ("second-uplink", SendingPath::SecondUplink, SocketKind::Tcp),
+    ("snat", SendingPath::Snat, SocketKind::Tcp),
+    ("loopback", SendingPath::Loopback, SocketKind::Tcp),
+    ("dry-run", SendingPath::DryRun, SocketKind::Tcp),
+    ("paused", SendingPath::Paused, SocketKind::Tcp),
+    ("no-daemon", SendingPath::NoDaemon, SocketKind::Tcp),
+    ("restarted", SendingPath::Restarted, SocketKind::Tcp),
+    ("too-many", SendingPath::TooMany, SocketKind::Tcp),
 ];
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
@@ -102,25 +106,21 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let mut checks = Vec::new();
     for (name, way, kind) in CELLS {
         // The host's kernel need not have it.
-        let guest = matches!(way, Way::WireGuard | Way::KernelSocket).then_some(Guest::VIRTUAL);
+        let guest = matches!(way, SendingPath::WireGuard | SendingPath::KernelSocket).then_some(Guest::VIRTUAL);
         let act = move |run: &Run| send(way, kind, warmup_s, seconds, run);
         let variant = Variant::new(name, guest, 6.0 + warmup_s + seconds, act);
-        variants.push(if guest.is_some() {
-            variant.with(&["wg"])
-        } else {
-            variant
-        });
+        variants.push(variant.with(&["wg"]));
         let metric = |metric, holds| Check::metric(name, metric, holds).always();
         checks.extend([
             metric("arrived_of_limit", Relation::AtLeast(SENDS)),
             metric("silently_beyond", Relation::Exactly(0.0)),
         ]);
-        if way == Way::Link && !matches!(kind, Kind::Raw | Kind::Packet) {
+        if way == SendingPath::Link && !matches!(kind, SocketKind::Raw | SocketKind::Packet) {
             // Nor is it said where it is not so.
             checks.push(metric("said", Relation::Exactly(0.0)));
             checks.push(metric("arrived_of_limit", Relation::AtMost(HOLDS)));
         }
-        if way == Way::KernelSocket {
+        if way == SendingPath::KernelSocket {
             // A rule that a packet alone can match needs no process.
             checks.push(metric("arrived_of_limit", Relation::AtMost(HOLDS)));
         }
@@ -133,8 +133,8 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     })
 }
 
-fn send(way: Way, kind: Kind, warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut stage = Stage::raise(way, run)?;
+fn send(way: SendingPath, kind: SocketKind, warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
+    let mut stage = ReachTestbed::raise(way, run)?;
     stage.start_daemon(run)?;
     stage.disturb_before()?;
     stage.start_sender(kind, run)?;
@@ -151,16 +151,10 @@ fn send(way: Way, kind: Kind, warmup_s: f64, seconds: f64, run: &Run) -> Result<
     outcome.set(run.name, "arrived_of_limit", of_limit);
     outcome.set(run.name, "holds", f64::from(u8::from(holds)));
     outcome.set(run.name, "said", said.len() as f64);
-    outcome.set(
-        run.name,
-        "silently_beyond",
-        f64::from(u8::from(!holds && said.is_empty())),
-    );
-    if holds {
-        outcome.note(run.name, "holds", &format!("{mbit:.2} of {LIMIT_MBIT} Mbit/s arrive"));
-    } else {
-        outcome.note(run.name, "beyond", &format!("{mbit:.2} of {LIMIT_MBIT} Mbit/s arrive"));
-    }
+    let is_silent = !holds && said.is_empty();
+    outcome.set(run.name, "silently_beyond", f64::from(u8::from(is_silent)));
+    let arrived = format!("{mbit:.2} of {LIMIT_MBIT} Mbit/s arrive");
+    outcome.note(run.name, if holds { "holds" } else { "beyond" }, &arrived);
     for (place, words) in &said {
         outcome.note(run.name, place, words);
     }

@@ -8,7 +8,7 @@ mod recipes;
 use anyhow::{Context, Result, ensure};
 
 use crate::experiment::{Run, pause};
-use crate::guest::{Architecture, Clock, Flavour, Guest};
+use crate::guest::{Flavour, Guest};
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
@@ -61,10 +61,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let (warmup_s, seconds) = (parameters.count("warmup_s") as f64, parameters.count("seconds") as f64);
     let of = |kernel| Guest {
         kernel,
-        cpus: 1,
-        clock: Clock::Virtual,
-        preemption: None,
-        architecture: Architecture::Amd64,
+        ..Guest::VIRTUAL
     };
     let kernels = [
         ("host", None),
@@ -78,43 +75,8 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             let name = format!("{kernel}/{recipe}");
             let estimated_s = 10.0 + 4.0 * (warmup_s + seconds);
             let variant = Variant::new(&name, guest, estimated_s, move |run| act(warmup_s, seconds, run));
-            variants.push(if guest.is_some() {
-                variant.with(PROGRAMS)
-            } else {
-                variant
-            });
-            let metric = |metric, holds| Check::metric(&name, metric, holds).always();
-            let yes = |what| metric(what, Relation::Exactly(1.0));
-            checks.extend(match recipe {
-                "install" => vec![yes("commands_succeed")],
-                "laptop" => vec![
-                    metric("photos_marked_percent", Relation::AtLeast(MARKED_PERCENT)),
-                    yes("photos_arrived"),
-                    yes("limit_holds_or_is_said"),
-                    metric(
-                        "limited_mbit",
-                        Relation::Between(0.5 * LAPTOP_MBIT, ABOVE * LAPTOP_MBIT),
-                    ),
-                    metric("rule_marked_percent", Relation::AtLeast(MARKED_PERCENT)),
-                ],
-                "robot" => vec![
-                    yes("configuration_is_right"),
-                    yes("camera_is_fifo"),
-                    yes("log_is_bulk"),
-                    yes("log_is_background_while_somebody_drives"),
-                    metric("control_arrived_percent", Relation::AtLeast(95.0)),
-                ],
-                "download" => vec![metric(
-                    "fetched_mbit",
-                    Relation::Between(0.8 * LAPTOP_MBIT, ABOVE * LAPTOP_MBIT),
-                )],
-                _ => vec![
-                    yes("configuration_is_right"),
-                    yes("telemetry_is_stream"),
-                    yes("log_is_background"),
-                    yes("limit_holds_or_is_said"),
-                ],
-            });
+            variants.push(variant.with(PROGRAMS));
+            checks.extend(checks_of(recipe, &name));
         }
     }
     Ok(Plan {
@@ -123,6 +85,41 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         plots: vec![],
         columns: "photos_marked_percent limited_mbit rule_marked_percent control_arrived_percent log_mbit fetched_mbit",
     })
+}
+
+fn checks_of(recipe: &str, name: &str) -> Vec<Check> {
+    let metric = |metric, holds| Check::metric(name, metric, holds).always();
+    let yes = |what| metric(what, Relation::Exactly(1.0));
+    match recipe {
+        "install" => vec![yes("commands_succeed")],
+        "laptop" => vec![
+            metric("photos_marked_percent", Relation::AtLeast(MARKED_PERCENT)),
+            yes("photos_arrived"),
+            yes("limit_holds_or_is_said"),
+            metric(
+                "limited_mbit",
+                Relation::Between(0.5 * LAPTOP_MBIT, ABOVE * LAPTOP_MBIT),
+            ),
+            metric("rule_marked_percent", Relation::AtLeast(MARKED_PERCENT)),
+        ],
+        "robot" => vec![
+            yes("configuration_is_right"),
+            yes("camera_is_fifo"),
+            yes("log_is_bulk"),
+            yes("log_is_background_while_somebody_drives"),
+            metric("control_arrived_percent", Relation::AtLeast(95.0)),
+        ],
+        "download" => vec![metric(
+            "fetched_mbit",
+            Relation::Between(0.8 * LAPTOP_MBIT, ABOVE * LAPTOP_MBIT),
+        )],
+        _ => vec![
+            yes("configuration_is_right"),
+            yes("telemetry_is_stream"),
+            yes("log_is_background"),
+            yes("limit_holds_or_is_said"),
+        ],
+    }
 }
 
 fn yes(outcome: &mut Outcome, run: &Run, metric: &str, is_so: bool) {
@@ -169,7 +166,7 @@ fn laptop(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     };
     let mut house = House::raise(run)?;
     let _server = house.serve()?;
-    let daemon = house.start_daemon(run)?;
+    let mut daemon = house.start_daemon(run)?;
     let mut outcome = Outcome::default();
 
     run.progress.tick(photos);
@@ -180,7 +177,6 @@ fn laptop(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     outcome.set(run.name, "photos_marked_percent", counted.marked_percent("tcp:22"));
     yes(&mut outcome, run, "photos_arrived", is_well && house.has_photos()?);
 
-    let mut daemon = daemon;
     let mut mbit = house.limited(limited, warmup_s, seconds, run, &mut outcome)?;
     // Where it does not hold, README.md says what is to be set, and `exec` that it is so.
     yes(
@@ -231,7 +227,7 @@ fn robot(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     let (said, is_well) = house.say("giveway config check /etc/giveway/giveway.toml")?;
     outcome.note(run.name, "giveway config check", said.trim());
     yes(&mut outcome, run, "configuration_is_right", is_well);
-    let daemon = house.start_daemon(run)?;
+    let mut daemon = house.start_daemon(run)?;
     let camera = house.start("/usr/bin/camera 600")?;
     let _upload = house.start_in("log-upload.service", "curl -s -T video.mkv https://example.org/")?;
     let _teleop = house.start_in("teleop.service", "sleep 600")?;
@@ -275,7 +271,7 @@ fn robot(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
 fn download(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     let house = House::raise(run)?;
     let _server = house.serve_file("big.iso")?;
-    let daemon = house.start_daemon(run)?;
+    let mut daemon = house.start_daemon(run)?;
     let mut outcome = Outcome::default();
     let line = Recipes::read()?.download;
     let mbit = house.fetched(&line, "big.iso", warmup_s, seconds, run)?;
@@ -298,7 +294,7 @@ fn edge(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     let (said, is_well) = house.say("giveway config check /etc/giveway/giveway.toml")?;
     outcome.note(run.name, "giveway config check", said.trim());
     yes(&mut outcome, run, "configuration_is_right", is_well);
-    let daemon = house.start_daemon(run)?;
+    let mut daemon = house.start_daemon(run)?;
     let _log = house.start_in("log-upload.service", "curl -s -T video.mkv https://example.org/")?;
     let _telemetry = house.start_in(
         "telemetry.service",

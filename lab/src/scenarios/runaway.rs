@@ -12,8 +12,8 @@ use crate::experiment::Run;
 use crate::outcome::{Metrics, Outcome};
 use crate::parameters::{Parameter, Parameters};
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
-use experiment::Kind;
-use received::Part;
+use experiment::RunawayKind;
+use received::ReceivePath;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "runaway",
@@ -43,13 +43,30 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         let one_time = move |run: &Run, label: &str| experiment::one_time(kind, seconds, has_rule, run.raw, label);
         worst_of(name, times, seconds + 2, one_time)
     };
-    let bomb = Kind::ForkBomb { processes };
-    let zero = |name: &str, metric| Check::metric(name, metric, Relation::Exactly(0.0)).always();
-    let at_most = |name: &str, metric, most| Check::metric(name, metric, Relation::AtMost(most)).always();
+    let bomb = RunawayKind::ForkBomb { processes };
     let received = |name: &str, part| {
         let one_time = move |run: &Run, label: &str| received::one_time(part, seconds, run.raw, label);
         worst_of(name, times, seconds + 3, one_time)
     };
+    Ok(Plan {
+        variants: vec![
+            variant("spinner/one", RunawayKind::SpinnerOne, true),
+            variant("spinner/all", RunawayKind::SpinnerAll, true),
+            variant("fork-bomb/plain", bomb, false),
+            variant("fork-bomb/rule", bomb, true),
+            variant("together", RunawayKind::Together { programs: 3 }, true),
+            received("chain", ReceivePath::Chain),
+            received("napi", ReceivePath::Napi),
+        ],
+        checks: checks(processes),
+        plots: vec![],
+        columns: "demoted_ms shell_p50_ms shell_max_ms priority_tasks_max priority_cpu_percent parts_lowered",
+    })
+}
+
+fn checks(processes: u64) -> Vec<Check> {
+    let zero = |name: &str, metric| Check::metric(name, metric, Relation::Exactly(0.0)).always();
+    let at_most = |name: &str, metric, most| Check::metric(name, metric, Relation::AtMost(most)).always();
     let mut checks = Vec::new();
     // A stranger's packets must not demote an innocent rule.
     for name in ["chain", "napi"] {
@@ -89,20 +106,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         Check::metric("fork-bomb/rule", "ended", Relation::Exactly(processes as f64)).always(),
         Check::metric("together", "starved", Relation::AtLeast(1.0)).always(),
     ]);
-    Ok(Plan {
-        variants: vec![
-            variant("spinner/one", Kind::SpinnerOne, true),
-            variant("spinner/all", Kind::SpinnerAll, true),
-            variant("fork-bomb/plain", bomb, false),
-            variant("fork-bomb/rule", bomb, true),
-            variant("together", Kind::Together { programs: 3 }, true),
-            received("chain", Part::Chain),
-            received("napi", Part::Napi),
-        ],
-        checks,
-        plots: vec![],
-        columns: "demoted_ms shell_p50_ms shell_max_ms priority_tasks_max priority_cpu_percent parts_lowered",
-    })
+    checks
 }
 
 /// Tried so often, so many seconds each; of each metric the worst.

@@ -10,9 +10,9 @@ use crate::access_point::{PAPER_CAPACITY_MBIT, PAPER_MARGIN_BYTES};
 use crate::experiment::Run;
 use crate::medium::rate::RateControl;
 use crate::model_time::connection::Application;
-use crate::model_time::experiment::{Air, Measured, bulk, cell, run};
+use crate::model_time::experiment::{CellMeasurement, RadioModel, bulk, cell, run};
 use crate::model_time::oracle::{best_equal_cap, bound_ms};
-use crate::model_time::world::Description;
+use crate::model_time::world::WorldOptions;
 use crate::outcome::Outcome;
 use crate::parameters::{Parameter, Parameters};
 use crate::scenario::{Plan, Scenario, Variant};
@@ -24,7 +24,6 @@ pub const SCENARIO: Scenario = Scenario {
     warmup_s: 15,
     parameters: &[
         Parameter::list("stations", "2,3,5,8,12", "one cell each on every radio"),
-        Parameter::list("strangers", "1,3,5,7", "stations without giveway among eight"),
         Parameter::range("rtt_ms", 256, 2, 2_000, "round trip behind the access point"),
     ],
     plan: &plan,
@@ -51,7 +50,7 @@ const POLICIES: [(&str, Policy); 6] = [
 
 impl Policy {
     /// `air`: where the oracle is asked.
-    fn apply(self, cell: Description, air: Air, rtt_ms: u64) -> Result<Description> {
+    fn apply(self, cell: WorldOptions, air: RadioModel, rtt_ms: u64) -> Result<WorldOptions> {
         let stations = cell.stations;
         Ok(match self {
             Self::Plain => cell,
@@ -72,26 +71,26 @@ const FALLS_S: f64 = 20.0;
 const RISES_S: f64 = 40.0;
 const STEP_ENDS_S: f64 = 60.0;
 
-fn step_rate(seed: u64, rtt_ms: u64) -> Description {
-    Description {
+fn step_rate(seed: u64, rtt_ms: u64) -> WorldOptions {
+    WorldOptions {
         steps: vec![(FALLS_S, RateControl::Fixed6), (RISES_S, RateControl::Fixed54)],
-        ..cell(Air::Fixed54, STATIONS, rtt_ms, seed)
+        ..cell(RadioModel::Fixed54, STATIONS, rtt_ms, seed)
     }
 }
 
 /// Four round-trip times, two stations each.
-fn rtt_mix(seed: u64) -> Description {
+fn rtt_mix(seed: u64) -> WorldOptions {
     const RTTS_MS: [u64; 4] = [20, 60, 150, 300];
     let rtt_ms = |station: usize| RTTS_MS[station % RTTS_MS.len()];
-    Description {
+    WorldOptions {
         connections: (0..STATIONS).map(|station| bulk(station, rtt_ms(station))).collect(),
-        ..cell(Air::Fixed54, STATIONS, RTTS_MS[0], seed)
+        ..cell(RadioModel::Fixed54, STATIONS, RTTS_MS[0], seed)
     }
 }
 
 /// One station wants 0.5 Mbit/s, the others what they can get.
-fn demand(seed: u64, rtt_ms: u64) -> Description {
-    let mut cell = cell(Air::Fixed54, STATIONS, rtt_ms, seed);
+fn demand(seed: u64, rtt_ms: u64) -> WorldOptions {
+    let mut cell = cell(RadioModel::Fixed54, STATIONS, rtt_ms, seed);
     cell.connections[0].application = Application::Rates(vec![(0.0, 0.5)]);
     cell
 }
@@ -101,7 +100,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let (warmup_s, seconds) = (parameters.count("warmup_s") as f64, parameters.count("seconds") as f64);
     let rtt_ms = parameters.count("rtt_ms");
     let estimated_s = (warmup_s + seconds) / 50.0;
-    for air in Air::ALL {
+    for air in RadioModel::ALL {
         for stations in parameters.counts("stations")? {
             for (name, policy) in POLICIES {
                 let act = move |of: &Run| {
@@ -117,19 +116,14 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         }
     }
     for (name, policy) in POLICIES.into_iter().filter(|(_, policy)| *policy != Policy::Oracle) {
-        variants.push(Variant::new(
-            format!("step-rate/{name}"),
-            None,
-            estimated_s,
-            move |of| {
-                let cell = policy.apply(step_rate(of.seed, rtt_ms), Air::Fixed54, rtt_ms)?;
-                let measured = run(&cell, 0.0, STEP_ENDS_S)?;
-                Ok(follow(of.name, &measured, rtt_ms as f64))
-            },
-        ));
-        let mut steady = |what: &str, describe: fn(u64, u64) -> Description| {
+        let act = move |of: &Run| {
+            let cell = policy.apply(step_rate(of.seed, rtt_ms), RadioModel::Fixed54, rtt_ms)?;
+            Ok(follow(of.name, &run(&cell, 0.0, STEP_ENDS_S)?, rtt_ms as f64))
+        };
+        variants.push(Variant::new(format!("step-rate/{name}"), None, estimated_s, act));
+        let mut steady = |what: &str, describe: fn(u64, u64) -> WorldOptions| {
             let act = move |of: &Run| {
-                let cell = policy.apply(describe(of.seed, rtt_ms), Air::Fixed54, rtt_ms)?;
+                let cell = policy.apply(describe(of.seed, rtt_ms), RadioModel::Fixed54, rtt_ms)?;
                 Ok(outcome(of.name, &run(&cell, warmup_s, seconds)?))
             };
             variants.push(Variant::new(format!("{what}/{name}"), None, estimated_s, act));
@@ -137,13 +131,9 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         steady("rtt-mix", |seed, _| rtt_mix(seed));
         steady("demand", demand);
     }
-    for air in [Air::Fixed54, Air::ArfLossy] {
-        for strangers in parameters.counts("strangers")? {
-            for (name, policy) in POLICIES
-                .into_iter()
-                .filter(|(name, _)| ["plain", "balanced"].contains(name))
-            {
-                let strangers = (strangers as usize).min(STATIONS);
+    for air in [RadioModel::Fixed54, RadioModel::ArfLossy] {
+        for strangers in [1, 3, 5, 7] {
+            for (name, policy) in [POLICIES[0], POLICIES[3]] {
                 let act = move |of: &Run| {
                     let mut cell = policy.apply(cell(air, STATIONS, rtt_ms, of.seed), air, rtt_ms)?;
                     cell.engines[..strangers].fill(None);
@@ -162,7 +152,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     })
 }
 
-fn outcome(point: &str, measured: &Measured) -> Outcome {
+fn outcome(point: &str, measured: &CellMeasurement) -> Outcome {
     let mut outcome = Outcome::default();
     for (metric, value) in [
         ("goodput_mbit", measured.goodput_mbit),
@@ -185,7 +175,7 @@ fn outcome(point: &str, measured: &Measured) -> Outcome {
 }
 
 /// What each station gets in the mean: the first ones, without giveway, and the others.
-fn beside(point: &str, measured: &Measured, strangers: usize) -> Outcome {
+fn beside(point: &str, measured: &CellMeasurement, strangers: usize) -> Outcome {
     let mut outcome = outcome(point, measured);
     let (theirs, ours) = measured.shares_mbit.split_at(strangers);
     let mean = |shares: &[f64]| shares.iter().sum::<f64>() / shares.len().max(1) as f64;
@@ -196,7 +186,7 @@ fn beside(point: &str, measured: &Measured, strangers: usize) -> Outcome {
 
 /// How long after each step of the rate what was right before it is right again: on the way down the mean RTT within
 /// its bound, on the way up 90% of what was moved before the first step.
-fn follow(point: &str, measured: &Measured, rtt_ms: f64) -> Outcome {
+fn follow(point: &str, measured: &CellMeasurement, rtt_ms: f64) -> Outcome {
     let mut outcome = outcome(point, measured);
     let seconds = |sample: usize| (sample + 1) as f64 / 2.0;
     let mean_rtt = |row: &[(f64, f64)]| row.iter().map(|(_, rtt_ms)| rtt_ms).sum::<f64>() / row.len() as f64;

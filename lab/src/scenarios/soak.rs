@@ -15,16 +15,15 @@ use serde_json::{Value, json};
 use crate::air::STATION_DEVICE;
 use crate::applicant::{self, Starts};
 use crate::experiment::Run;
-use crate::giveway::{self, Daemon};
+use crate::giveway::{self, Daemon, answers};
 use crate::interrupt::pause_until;
 use crate::namespace::Namespace;
 use crate::network::{PEER_ADDRESS, raise_pair};
 use crate::outcome::Outcome;
 use crate::parameters::{Parameter, Parameters};
-use crate::process;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
 use crate::traffic::endless::start_sink;
-use sample::{Sample, growth_percent, held, most_and_least};
+use sample::{ResourceSample, growth_percent, held, most_and_least};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "soak",
@@ -33,13 +32,6 @@ pub const SCENARIO: Scenario = Scenario {
     warmup_s: 30,
     parameters: &[
         Parameter::range("per_s", 500, 1, 5_000, "programs that start each second"),
-        Parameter::range(
-            "one_in",
-            3,
-            1,
-            1_000,
-            "of so many one opens a connection and has a rule",
-        ),
         Parameter::range(
             "every_s",
             20,
@@ -53,6 +45,8 @@ pub const SCENARIO: Scenario = Scenario {
 
 const NAME: &str = "host";
 const PORT: u16 = 5_540;
+/// Of so many programs one opens a connection and has a rule.
+const ONE_IN: u64 = 3;
 const LIVES_MS: u64 = 500;
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 const DOWN: Duration = Duration::from_millis(500);
@@ -63,7 +57,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let starts = Starts {
         per_s: parameters.count("per_s"),
         count: parameters.count("per_s") * (seconds + warmup_s),
-        one_in: parameters.count("one_in"),
+        one_in: ONE_IN,
         limit_ms: LIVES_MS,
     };
     let times = Times {
@@ -96,7 +90,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     })
 }
 
-type Count = fn(&Sample) -> u64;
+type Count = fn(&ResourceSample) -> u64;
 
 #[derive(Clone, Copy)]
 struct Times {
@@ -113,7 +107,7 @@ struct Done {
     /// Of these, who did not end in time when they were asked to.
     late_neighbours: u64,
     flaps: u64,
-    samples: Vec<Sample>,
+    samples: Vec<ResourceSample>,
 }
 
 fn soak(run: &Run, starts: Starts, times: Times) -> Result<Outcome> {
@@ -123,8 +117,7 @@ fn soak(run: &Run, starts: Starts, times: Times) -> Result<Outcome> {
     let _sink = start_sink(&peer, &[PORT])?;
     let key = giveway::new_key(run.raw)?;
     let rules = |n: u64| configuration(&key, &matched.exe, n);
-    let mut daemon = Daemon::launch(&device, &rules(0), &run.file(""))?;
-    daemon.wait_until_up(&device)?;
+    let mut daemon = Daemon::raise(&device, &rules(0), &run.file(""))?;
     let task = ["reach", PEER_ADDRESS, &PORT.to_string()];
     let has_ended = AtomicBool::new(false);
     let mut starter = starts.begin(&device, &matched, &task, &other)?;
@@ -171,16 +164,19 @@ fn soak(run: &Run, starts: Starts, times: Times) -> Result<Outcome> {
     outcome.set(name, "flaps", done.flaps as f64);
     outcome.set(name, "daemon_deaths", f64::from(u8::from(deaths)));
     outcome.set(name, "left", left as f64);
-    let steady: Vec<&Sample> = done
-        .samples
+    describe_growth(&mut outcome, name, &done.samples, times.warm_up)?;
+    run.keep(&done.samples)?;
+    Ok(outcome)
+}
+
+/// Of the daemon after the warm-up.
+fn describe_growth(outcome: &mut Outcome, name: &str, samples: &[ResourceSample], warm_up: Duration) -> Result<()> {
+    let steady: Vec<&ResourceSample> = samples
         .iter()
-        .filter(|sample| sample.at_s >= times.warm_up.as_secs_f64())
+        .filter(|sample| sample.at_s >= warm_up.as_secs_f64())
         .collect();
-    outcome.set(
-        name,
-        "growth_percent",
-        growth_percent(&steady).context("too short for four quarters")?,
-    );
+    let growth = growth_percent(&steady).context("too short for four quarters")?;
+    outcome.set(name, "growth_percent", growth);
     outcome.set(name, "rss_mb", steady.last().map_or(0.0, |sample| sample.resident_mb));
     let counted: [(&str, Count); 4] = [
         ("descriptors", |sample| sample.descriptors),
@@ -192,8 +188,7 @@ fn soak(run: &Run, starts: Starts, times: Times) -> Result<Outcome> {
         let (first, last) = most_and_least(&steady, of);
         outcome.set(name, &format!("more_{what}"), last.saturating_sub(first) as f64);
     }
-    run.keep(&done.samples)?;
-    Ok(outcome)
+    Ok(())
 }
 
 /// With another rule each time.
@@ -234,7 +229,8 @@ impl Stage<'_> {
                 let at_s = (now - begun).as_secs_f64();
                 run.progress
                     .tick(&format!("{at_s:.0} of {:.0} s", times.all.as_secs_f64()));
-                done.samples.push(Sample::of(self.daemon, self.device.number()?, at_s)?);
+                done.samples
+                    .push(ResourceSample::of(self.daemon, self.device.number()?, at_s)?);
             }
             if let Some((mut other, _)) = neighbour.take_if(|(_, since)| now - *since >= NEIGHBOUR_STAYS) {
                 // Every second one dies; its guardian undoes what it did.
@@ -250,7 +246,7 @@ impl Stage<'_> {
                 next_act = now + times.every;
                 acts += 1;
                 giveway::write(self.configuration, &(self.rules)(acts))?;
-                self.reload()?;
+                answers::reload(self.device).context("the rules were not read again")?;
                 done.reloads += 1;
                 if acts % 2 == 0 {
                     self.device.ip(&format!("link set {STATION_DEVICE} down"))?;
@@ -268,11 +264,5 @@ impl Stage<'_> {
             other.stop()?;
         }
         Ok(done)
-    }
-
-    fn reload(&self) -> Result<()> {
-        let mut command = self.device.command(giveway::binary()?)?;
-        command.arg("reload");
-        process::run(command).map(drop).context("the rules were not read again")
     }
 }

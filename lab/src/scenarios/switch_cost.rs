@@ -16,7 +16,7 @@ use crate::parameters::{Parameter, Parameters};
 use crate::role::Role;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
 use crate::uplink::queue::work_in_threads;
-use trial::{FROM, TO, Trial};
+use trial::{FROM, HandOver, TO};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "switch-cost",
@@ -42,7 +42,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let warmup_s = parameters.count("warmup_s") as f64;
     let variant = |name: &str, to| {
         let estimated_s = warmup_s + f64::from(packets) * 4e-5;
-        let trial = Trial { to, packets };
+        let trial = HandOver { to, packets };
         Variant::new(name, Some(Guest::VIRTUAL), estimated_s, move |run| {
             hand_over(run, trial, warmup_s)
         })
@@ -79,7 +79,7 @@ pub enum Worker {
 
 /// Packets handed from a task to the worker that handles them, one at a time, by a process of its own in a namespace
 /// with a pair of devices. One nanosecond is one instruction.
-fn hand_over(run: &Run, trial: Trial, warmup_s: f64) -> Result<Outcome> {
+fn hand_over(run: &Run, trial: HandOver, warmup_s: f64) -> Result<Outcome> {
     ensure!(run.has_virtual_time(), "instructions are counted in virtual time only");
     let place = Namespace::create("switch")?;
     wire(&place)?;

@@ -8,19 +8,19 @@ mod target;
 pub mod transfer;
 pub mod views;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
 use crate::experiment::{Run, pause};
-use crate::guest::{Architecture, Clock, Flavour, Guest};
+use crate::guest::{Flavour, Guest};
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
+use crate::traffic::Direction;
 use crate::traffic::endless::rates::PAYLOAD_BYTES;
 use crate::traffic::realtime::monotonic_ns;
 use crate::uplink::PACKET_BYTES;
-use place::{Place, Said};
-use target::{Kind, flow};
-use transfer::Way;
+use place::LimitedDevice;
+use target::{TargetKind, flow};
 use views::{VIEWS, Web, passed_bytes, shown_mbit};
 
 pub const SCENARIO: Scenario = Scenario {
@@ -50,16 +50,16 @@ const AGAIN_S: f64 = 2.5;
 const NS_PER_S: f64 = 1e9;
 const PROGRAMS: &[&str] = &["setpriv"];
 
-const KINDS: [(&str, Kind); 7] = [
-    ("pid", Kind::Process),
-    ("unit", Kind::Unit),
-    ("cgroup", Kind::Cgroup),
-    ("user-rule", Kind::UserByRule),
-    ("user-slice", Kind::UserBySlice),
-    ("flow", Kind::Flow),
-    ("container", Kind::Container),
+const KINDS: [(&str, TargetKind); 7] = [
+    ("pid", TargetKind::Process),
+    ("unit", TargetKind::Unit),
+    ("cgroup", TargetKind::Cgroup),
+    ("user-rule", TargetKind::UserByRule),
+    ("user-slice", TargetKind::UserBySlice),
+    ("flow", TargetKind::Flow),
+    ("container", TargetKind::Container),
 ];
-const WAYS: [(&str, Way); 2] = [("up", Way::Up), ("down", Way::Down)];
+const WAYS: [(&str, Direction); 2] = [("up", Direction::Up), ("down", Direction::Down)];
 const MOMENTS: [(&str, Moment); 2] = [("before", Moment::Before), ("during", Moment::During)];
 
 /// When the limit is set.
@@ -72,9 +72,9 @@ enum Moment {
 }
 
 #[derive(Clone, Copy)]
-struct Cell {
-    kind: Kind,
-    way: Way,
+struct LimitExperiment {
+    kind: TargetKind,
+    way: Direction,
     moment: Moment,
     free_s: f64,
     seconds: f64,
@@ -87,26 +87,19 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let (free_s, seconds) = (parameters.count("warmup_s") as f64, parameters.count("seconds") as f64);
     let debian = Guest {
         kernel: Flavour::Debian13,
-        cpus: 1,
-        clock: Clock::Virtual,
-        preemption: None,
-        architecture: Architecture::Amd64,
+        ..Guest::VIRTUAL
     };
     let (mut variants, mut checks) = (Vec::new(), Vec::new());
     for (kernel, guest) in [("host", None), ("debian-13", Some(debian))] {
         let mut add = |name: &str, estimated_s: f64, act: Act| {
             let variant = Variant::new(name, guest, estimated_s, act);
-            variants.push(if guest.is_some() {
-                variant.with(PROGRAMS)
-            } else {
-                variant
-            });
+            variants.push(variant.with(PROGRAMS));
         };
         for (of, kind) in KINDS {
             for (direction, way) in WAYS {
                 for (at, moment) in MOMENTS {
                     let name = format!("{kernel}/{of}/{direction}/{at}");
-                    let cell = Cell {
+                    let cell = LimitExperiment {
                         kind,
                         way,
                         moment,
@@ -146,7 +139,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     })
 }
 
-impl Cell {
+impl LimitExperiment {
     fn estimated_s(self) -> f64 {
         self.free_s + SETTLE_S + self.seconds + AGAIN_S + 4.0
     }
@@ -169,7 +162,7 @@ impl Cell {
     }
 
     fn run(self, run: &Run) -> Result<Outcome> {
-        let mut place = Place::raise(self.way, run)?;
+        let mut place = LimitedDevice::raise(self.way, run)?;
         place.start_daemon()?;
         place.prepare(self.kind)?;
         let mut outcome = Outcome::default();
@@ -189,7 +182,7 @@ impl Cell {
     }
 
     /// When it was, by the clock of the receivers; the transfer runs when this returns.
-    fn set_limit(self, place: &mut Place, run: &Run, outcome: &mut Outcome) -> Result<u64> {
+    fn set_limit(self, place: &mut LimitedDevice, run: &Run, outcome: &mut Outcome) -> Result<u64> {
         if self.moment == Moment::During {
             run.progress.tick("free");
             place.begin_transfer()?;
@@ -200,9 +193,7 @@ impl Cell {
             outcome.set(run.name, "free_of_limit", free_mbit / LIMIT_MBIT);
         }
         let set_ns = monotonic_ns()?;
-        let said = place.limit(LIMIT_MBIT)?;
-        note(outcome, run, "limit", &said);
-        ensure!(said.is_well, "no limit is set: {}", said.text);
+        note(outcome, run, "limit", &place.limit(LIMIT_MBIT)?);
         if self.moment == Moment::Before {
             place.begin_transfer()?;
             place.wait_until_transferring()?;
@@ -211,7 +202,7 @@ impl Cell {
     }
 
     /// What each view says beside what the receiver reads meanwhile; gives back when it was over.
-    fn show(self, place: &mut Place, run: &Run, outcome: &mut Outcome) -> Result<u64> {
+    fn show(self, place: &mut LimitedDevice, run: &Run, outcome: &mut Outcome) -> Result<u64> {
         run.progress.tick("limited");
         place.web = Some(Web::start(&place.device)?);
         pause(SETTLE_S)?;
@@ -231,7 +222,7 @@ impl Cell {
         Ok(to_ns)
     }
 
-    fn start_daemon_again(self, place: &mut Place, run: &Run, outcome: &mut Outcome) -> Result<()> {
+    fn start_daemon_again(self, place: &mut LimitedDevice, run: &Run, outcome: &mut Outcome) -> Result<()> {
         run.progress.tick("started again");
         match self.moment {
             Moment::Before => place.stop_daemon()?,
@@ -242,20 +233,17 @@ impl Cell {
         pause(AGAIN_S)?;
         let to_ns = monotonic_ns()?;
         let received = place.received()?;
-        outcome.set(
-            run.name,
-            "again_s",
-            received.settled_s(from_ns, to_ns, ABOVE * LIMIT_MBIT),
-        );
+        let again_s = received.settled_s(from_ns, to_ns, ABOVE * LIMIT_MBIT);
+        outcome.set(run.name, "again_s", again_s);
         let again_mbit = received.mbit(after(from_ns, IN_FORCE_S), to_ns);
         outcome.set(run.name, "again_of_limit", again_mbit / LIMIT_MBIT);
         Ok(())
     }
 
-    fn end(self, place: &mut Place, run: &Run, outcome: &mut Outcome) -> Result<()> {
+    fn end(self, place: &mut LimitedDevice, run: &Run, outcome: &mut Outcome) -> Result<()> {
         run.progress.tick("its end");
         if self.moment == Moment::Before {
-            note(outcome, run, "clear", &place.clear()?);
+            note(outcome, run, "clear", &place.clear()?.0);
             let from_ns = after(monotonic_ns()?, IN_FORCE_S);
             pause(2.0 * IN_FORCE_S)?;
             let cleared_mbit = place.received()?.mbit(from_ns, monotonic_ns()?);
@@ -263,7 +251,7 @@ impl Cell {
         }
         place.end_target();
         // A rule is no target: it ends where it is taken out.
-        if self.kind == Kind::UserByRule {
+        if self.kind == TargetKind::UserByRule {
             place.write_rule(None)?;
         }
         let ends_s = place.limits_end_s()?;
@@ -274,25 +262,24 @@ impl Cell {
 }
 
 /// A user whose process root has limited raises the limit, clears it, and sets a higher one for what is closer.
-fn user_lifts(way: Way, seconds: f64, run: &Run) -> Result<Outcome> {
-    let option = if way == Way::Up { "--up" } else { "--down" };
-    let mut place = Place::raise(way, run)?;
+fn user_lifts(way: Direction, seconds: f64, run: &Run) -> Result<Outcome> {
+    let option = if way == Direction::Up { "--up" } else { "--down" };
+    let mut place = LimitedDevice::raise(way, run)?;
     place.start_daemon()?;
-    place.prepare(Kind::UsersProcess)?;
+    place.prepare(TargetKind::UsersProcess)?;
     place.begin_transfer()?;
     place.wait_until_transferring()?;
-    let said = place.limit(LIMIT_MBIT)?;
-    ensure!(said.is_well, "no limit is set: {}", said.text);
+    place.limit(LIMIT_MBIT)?;
     let mut outcome = Outcome::default();
     let (name, rate) = (place.target()?.name.clone(), format!("{LIFTED_MBIT}mbit"));
     let mut refused = true;
     for words in [&["limit", "set", &name, option, &rate][..], &["limit", "clear", &name]] {
-        let said = place.giveway_as_user(words)?;
+        let (said, is_well) = place.giveway_as_user(words)?;
         note(&mut outcome, run, words[1], &said);
-        refused &= !said.is_well && said.text.contains("root");
+        refused &= !is_well && said.contains("root");
     }
     outcome.set(run.name, "refused", f64::from(u8::from(refused)));
-    let said = place.giveway_as_user(&["limit", "set", &flow(), option, &rate])?;
+    let (said, _) = place.giveway_as_user(&["limit", "set", &flow(), option, &rate])?;
     note(&mut outcome, run, "set for its flow", &said);
     pause(IN_FORCE_S)?;
     let from_ns = monotonic_ns()?;
@@ -305,12 +292,11 @@ fn user_lifts(way: Way, seconds: f64, run: &Run) -> Result<Outcome> {
 }
 
 /// What the metrics count of a limit, as Prometheus would ask: over most of a minute, since the daemon counts once a second.
-fn counted(way: Way, run: &Run) -> Result<Outcome> {
-    let mut place = Place::raise(way, run)?;
+fn counted(way: Direction, run: &Run) -> Result<Outcome> {
+    let mut place = LimitedDevice::raise(way, run)?;
     place.start_daemon()?;
-    place.prepare(Kind::Process)?;
-    let said = place.limit(LIMIT_MBIT)?;
-    ensure!(said.is_well, "no limit is set: {}", said.text);
+    place.prepare(TargetKind::Process)?;
+    place.limit(LIMIT_MBIT)?;
     place.begin_transfer()?;
     place.wait_until_transferring()?;
     let mut web = Web::start(&place.device)?;
@@ -337,7 +323,7 @@ fn after(at_ns: u64, seconds: f64) -> u64 {
     at_ns + (seconds * NS_PER_S) as u64
 }
 
-fn note(outcome: &mut Outcome, run: &Run, what: &str, said: &Said) {
-    let first = said.text.lines().next().unwrap_or("(nothing)");
+fn note(outcome: &mut Outcome, run: &Run, what: &str, said: &str) {
+    let first = said.lines().next().unwrap_or("(nothing)");
     outcome.note(run.name, what, first);
 }

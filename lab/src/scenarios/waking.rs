@@ -41,11 +41,7 @@ pub const ROWS: &[Scenario] = &[
         about: "from exec to priority, while many short-lived processes start",
         seconds: 48,
         warmup_s: 0,
-        parameters: &[
-            Parameter::range("per_s", 500, 1, 5_000, "processes that start each second"),
-            Parameter::range("one_in", 10, 1, 1_000, "of so many is one that a rule means"),
-            Parameter::range("limit_ms", 50, 5, 1_000, "after which such a one has lived long enough"),
-        ],
+        parameters: &[],
         plan: &Table {
             variants: starts::variants,
             plots: |names| {
@@ -62,12 +58,7 @@ pub const ROWS: &[Scenario] = &[
         about: "classes of ten thousand processes a minute under 200 rules",
         seconds: 60,
         warmup_s: 0,
-        parameters: &[
-            Parameter::range("per_s", 167, 1, 5_000, "processes that start each second"),
-            Parameter::range("one_in", 10, 1, 1_000, "of so many one connects and has a rule"),
-            Parameter::range("limit_ms", 1_000, 5, 10_000, "for which such a one lives"),
-            Parameter::range("rules", 200, 1, 5_000, "of which the last one counts"),
-        ],
+        parameters: &[],
         plan: &Table {
             variants: rules_cost::variants,
             bounds: |_| Ok(rules_cost::bounds()),

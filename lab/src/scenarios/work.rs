@@ -13,7 +13,7 @@ use crate::experiment::{Run, pause};
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
-use place::Place;
+use place::BackupClient;
 use tool::Tool;
 
 pub const SCENARIO: Scenario = Scenario {
@@ -65,7 +65,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let (warmup_s, seconds) = (parameters.count("warmup_s") as f64, parameters.count("seconds") as f64);
     let estimated_s = 8.0 + warmup_s + seconds;
     let alone = move |run: &Run| {
-        let mut place = Place::raise(run)?;
+        let mut place = BackupClient::raise(run)?;
         let mut daemon = place.start_daemon(&configuration(json!([])), run)?;
         place.start_upload()?;
         pause(warmup_s)?;
@@ -129,7 +129,7 @@ fn configuration(rules: Value) -> Value {
 
 /// The work begins alone, so that it is at its work, and not at its greeting, when the upload begins.
 fn beside_upload(by: By, tool: Tool, warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut place = Place::raise(run)?;
+    let mut place = BackupClient::raise(run)?;
     let mut daemon = place.start_daemon(&configuration(json!([])), run)?;
     let work = tool.start(&place, by == By::Exec, by == By::Nothing, &tool.program())?;
     place.wait_until_working(tool.port())?;
@@ -147,7 +147,7 @@ fn beside_upload(by: By, tool: Tool, warmup_s: f64, seconds: f64, run: &Run) -> 
 /// A program whose file is replaced while it runs, as a package's upgrade does it, and one that has real-time priority by a
 /// rule; then giveway is started again, as an upgrade of its own does it.
 fn upgrade(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
-    let mut place = Place::raise(run)?;
+    let mut place = BackupClient::raise(run)?;
     let restic = place.install("restic")?;
     let control = place.install("sleep")?;
     let mut configuration = configuration(json!([{"exe": restic, "class": "background"}]));

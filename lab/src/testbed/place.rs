@@ -4,7 +4,7 @@
 
 use std::net::Ipv4Addr;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::json;
 
 use crate::access_point::AccessPoint;
@@ -25,7 +25,7 @@ pub enum Topology {
     /// One device behind a narrow uplink.
     Uplink(Shape),
     /// A sender with this queue and a receiver; the wire is as fast as the machine, and `link` models a slower one.
-    Wire { rate_mbit: u64, queue: wire::Queue },
+    Wire { rate_mbit: u64, queue: wire::WireQueue },
 }
 
 /// Fields are dropped in this order: processes before their namespace.
@@ -57,7 +57,7 @@ impl Topology {
             Topology::Uplink(shape) => {
                 let uplink = Uplink::raise(shape)?;
                 let configuration = match shape.queue {
-                    uplink::Queue::Giveway { gate, short } => Some(json!({
+                    uplink::UplinkQueue::Giveway { gate, short } => Some(json!({
                         "cap": {"policy": "none"},
                         "link": {"rate_mbit": shape.up_kbit as f64 / 1e3, "driver_bytes": shape.driver_bytes},
                         "queue": {"gate": gate, "short_segments": short},
@@ -73,13 +73,11 @@ impl Topology {
             Topology::Wire { rate_mbit, queue } => {
                 let wire = Wire::create()?;
                 let configuration = match queue {
-                    wire::Queue::Kernel { lines, .. } => {
+                    wire::WireQueue::Kernel { lines, .. } => {
                         wire.set_queue(lines)?;
                         None
                     }
-                    wire::Queue::Giveway { admission, guard_us } => {
-                        Some(queue_configuration(*rate_mbit, *admission, *guard_us))
-                    }
+                    wire::WireQueue::Giveway { admission } => Some(queue_configuration(*rate_mbit, *admission)),
                 };
                 beside_daemon(&wire.sender, configuration, run, || {
                     act(&mut Place::of(Network::Wire(&wire)))
@@ -162,9 +160,6 @@ impl<'a> Place<'a> {
         if self.far_end.is_none() {
             self.far_end = Some(FarEnd::start(self.far()?.at)?);
         }
-        match &mut self.far_end {
-            Some(far_end) => Ok(far_end),
-            None => bail!("there is no far end"),
-        }
+        self.far_end.as_mut().context("there is no far end")
     }
 }

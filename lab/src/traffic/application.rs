@@ -25,7 +25,7 @@ pub const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 const MOST_PARTS: usize = 1_000_000;
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub enum Kind {
+pub enum ApplicationKind {
     /// A frame every so often, all in one connection.
     Stream { frame_bytes: u64, every_ms: u64 },
     /// Each in a connection of its own, after the one before has come.
@@ -34,21 +34,21 @@ pub enum Kind {
 
 /// What one sent.
 #[derive(Default, Deserialize, Serialize)]
-pub struct Sent {
+pub struct UploadReport {
     pub begun_ns: u64,
-    pub parts: Vec<Part>,
-    pub samples: Vec<Sample>,
+    pub parts: Vec<SentPart>,
+    pub samples: Vec<SocketSample>,
 }
 
 #[derive(Clone, Copy, Deserialize, Serialize)]
-pub struct Part {
+pub struct SentPart {
     pub made_ns: u64,
     /// All of it, at the server.
     pub arrived_ns: u64,
 }
 
 #[derive(Clone, Copy, Deserialize, Serialize)]
-pub struct Sample {
+pub struct SocketSample {
     pub at_ns: u64,
     pub cwnd: u32,
     pub rtt_us: u32,
@@ -60,11 +60,11 @@ pub fn start_sink(server: &Namespace) -> Result<Role> {
 }
 
 /// Waits for `start`; a stream ends when its role is told to finish.
-pub fn prepare(at: &Namespace, server: &str, kind: Kind) -> Result<Role> {
+pub fn prepare(at: &Namespace, server: &str, kind: ApplicationKind) -> Result<Role> {
     Role::start(at, "application", &(server, kind))
 }
 
-impl Sent {
+impl UploadReport {
     /// Until all had come.
     pub fn completion_s(&self) -> Option<f64> {
         let last = self.parts.last()?;
@@ -74,18 +74,18 @@ impl Sent {
 
 /// The role `application`.
 pub fn run(description: &str) -> Result<()> {
-    let (server, kind): (Ipv4Addr, Kind) = serde_json::from_str(description)?;
+    let (server, kind): (Ipv4Addr, ApplicationKind) = serde_json::from_str(description)?;
     println!("ready");
     let mut word = String::new();
     stdin().read_line(&mut word)?;
     ensure!(word.trim() == "start", "unknown command `{}`", word.trim());
     let lasts = std::thread::spawn(|| stdin().read_to_end(&mut Vec::new()));
-    let mut sent = Sent {
+    let mut sent = UploadReport {
         begun_ns: monotonic_ns()?,
-        ..Sent::default()
+        ..UploadReport::default()
     };
     match kind {
-        Kind::Stream { frame_bytes, every_ms } => {
+        ApplicationKind::Stream { frame_bytes, every_ms } => {
             let frame = vec![0; usize::try_from(frame_bytes)?];
             sent.connection(server, frame_bytes, |connection| {
                 connection.set_nodelay(true)?;
@@ -100,7 +100,7 @@ pub fn run(description: &str) -> Result<()> {
                 Ok(made)
             })?;
         }
-        Kind::Files { count, bytes } => {
+        ApplicationKind::Files { count, bytes } => {
             for _ in 0..count {
                 sent.connection(server, bytes, |connection| {
                     let made_ns = monotonic_ns()?;
@@ -114,7 +114,7 @@ pub fn run(description: &str) -> Result<()> {
     Ok(())
 }
 
-impl Sent {
+impl UploadReport {
     /// One connection, on which `send` writes parts of this size; it gives back when it made each.
     fn connection(
         &mut self,
@@ -154,7 +154,7 @@ impl Sent {
             arrivals.len(),
             made.len()
         );
-        let part = |(made_ns, arrived): (u64, &[u8; 8])| Part {
+        let part = |(made_ns, arrived): (u64, &[u8; 8])| SentPart {
             made_ns,
             arrived_ns: u64::from_be_bytes(*arrived),
         };
@@ -163,9 +163,9 @@ impl Sent {
     }
 }
 
-fn sample(socket: &TcpStream) -> Result<Sample> {
+fn sample(socket: &TcpStream) -> Result<SocketSample> {
     let info = tcp_info(socket)?;
-    Ok(Sample {
+    Ok(SocketSample {
         at_ns: monotonic_ns()?,
         cwnd: info.tcpi_snd_cwnd,
         rtt_us: info.tcpi_rtt,

@@ -3,7 +3,7 @@
 //! Input: packets of all devices of a namespace. Output: bytes by where they went, on request. Sends nothing.
 
 use std::collections::BTreeMap;
-use std::io::{IoSliceMut, stdin};
+use std::io::IoSliceMut;
 use std::os::fd::AsRawFd as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -14,11 +14,11 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::calls::{ETH_P_ALL, PACKET_OUTGOING};
 use crate::namespace::Namespace;
-use crate::role::Role;
+use crate::role::{Role, answer_each};
 
 /// Bytes by `tcp:22`, `udp:53`, `ip:PROTOCOL` for IP without ports, or `ether:TYPE` for anything else; with ` dscp N` behind
 /// it where the packets are marked.
-pub type Counts = BTreeMap<String, u64>;
+pub type ByteCounts = BTreeMap<String, u64>;
 
 /// IP headers of this size have no options.
 const LEAST_HEADER: usize = 20;
@@ -30,22 +30,22 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-pub struct Arrivals(Role);
+pub struct ArrivalCounter(Role);
 
-impl Arrivals {
+impl ArrivalCounter {
     /// Counts from its return on.
     pub fn count(at: &Namespace) -> Result<Self> {
         Role::start(at, "arrivals", &()).map(Self)
     }
 
     /// Since the start.
-    pub fn read(&mut self) -> Result<Counts> {
+    pub fn read(&mut self) -> Result<ByteCounts> {
         self.0.ask("")
     }
 }
 
 /// All that went to a port, say, whatever its mark.
-pub fn of(counts: &Counts, kind: &str) -> u64 {
+pub fn of(counts: &ByteCounts, kind: &str) -> u64 {
     let is_it = |of: &str| {
         of.strip_prefix(kind)
             .is_some_and(|mark| mark.is_empty() || mark.starts_with(' '))
@@ -59,7 +59,7 @@ pub fn run(_description: &str) -> Result<()> {
     let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(protocol)).context("cannot see packets")?;
     // What it has no room for would not be counted.
     socket.set_recv_buffer_size(32 << 20).context("no room for packets")?;
-    let counts = Arc::new(Mutex::new(Counts::new()));
+    let counts = Arc::new(Mutex::new(ByteCounts::new()));
     let counted = counts.clone();
     thread::spawn(move || {
         let mut head = [0; HEAD];
@@ -73,12 +73,7 @@ pub fn run(_description: &str) -> Result<()> {
         }
     });
     println!("counting");
-    for line in stdin().lines() {
-        line?;
-        let counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
-        println!("{}", serde_json::to_string(&*counts)?);
-    }
-    Ok(())
+    answer_each(|_| Ok(counts.lock().unwrap_or_else(PoisonError::into_inner).clone()))
 }
 
 /// How long the packet is, not what there was room for.

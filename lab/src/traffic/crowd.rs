@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{setsockopt, sockopt};
-use serde::{Deserialize, Serialize};
 
 use crate::namespace::Namespace;
 use crate::role::Role;
@@ -24,38 +23,21 @@ const OTHER_FILES: u64 = 64;
 /// Readers do nothing but read.
 const STACK_BYTES: usize = 64 * 1024;
 
-#[derive(Deserialize, Serialize)]
-pub struct Crowd {
-    /// Of the host
-    address: Ipv4Addr,
-    connections: u64,
-    active: u64,
-}
-
 /// Starts one end and waits for its first word.
 pub fn start(role: &'static str, at: &Namespace, host: &str, connections: u64, active: u64) -> Result<Role> {
-    let address = host.parse()?;
-    Role::start(
-        at,
-        role,
-        &Crowd {
-            address,
-            connections,
-            active,
-        },
-    )
+    Role::start(at, role, &(host, connections, active))
 }
 
 /// The role `crowd-host`.
 pub fn run_host(description: &str) -> Result<()> {
-    let crowd: Crowd = serde_json::from_str(description)?;
-    allow_files(crowd.connections)?;
-    let listener = TcpListener::bind((crowd.address, PORT)).context("cannot listen")?;
+    let (host, connections, active): (Ipv4Addr, u64, u64) = serde_json::from_str(description)?;
+    allow_files(connections)?;
+    let listener = TcpListener::bind((host, PORT)).context("cannot listen")?;
     println!("listening");
     let mut silent = Vec::new();
     for (number, connection) in (0..).zip(listener.incoming()) {
         let mut connection = connection.context("cannot accept")?;
-        if number >= crowd.active {
+        if number >= active {
             silent.push(connection);
             continue;
         }
@@ -68,18 +50,18 @@ pub fn run_host(description: &str) -> Result<()> {
 
 /// The role `crowd-guest`.
 pub fn run_guest(description: &str) -> Result<()> {
-    let crowd: Crowd = serde_json::from_str(description)?;
-    allow_files(crowd.connections)?;
+    let (host, connections, active): (Ipv4Addr, u64, u64) = serde_json::from_str(description)?;
+    allow_files(connections)?;
     let connect = |number| {
-        let socket = TcpStream::connect((crowd.address, PORT));
+        let socket = TcpStream::connect((host, PORT));
         let socket = socket.with_context(|| format!("cannot make connection {number}"))?;
         setsockopt(&socket, sockopt::TcpCongestion, &"cubic".into()).context("cannot choose CUBIC")?;
         socket.set_nodelay(true)?;
         Ok(socket)
     };
-    let mut sockets = (1..=crowd.connections).map(connect).collect::<Result<Vec<_>>>()?;
+    let mut sockets = (1..=connections).map(connect).collect::<Result<Vec<_>>>()?;
     println!("connected");
-    let active = usize::try_from(crowd.active)?.min(sockets.len());
+    let active = usize::try_from(active)?.min(sockets.len());
     speak(&mut sockets[..active])
 }
 

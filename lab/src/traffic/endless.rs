@@ -38,7 +38,7 @@ const UNSENT_LIMIT_BYTES: u32 = 32 * 1024;
 const WRITE_EVERY_NS: u64 = 5_000_000;
 
 /// What has come.
-#[derive(Default, Deserialize, Serialize)]
+#[derive(Clone, Default, Deserialize, Serialize)]
 pub struct Arrivals {
     pub begun_ns: u64,
     /// Payload, by port and bin since then.

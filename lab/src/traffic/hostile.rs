@@ -29,7 +29,7 @@ const DESTINATION: u8 = 60;
 
 #[derive(Clone, Copy, Debug, Eq, IntoStaticStr, Ord, PartialEq, PartialOrd, VariantArray)]
 #[strum(serialize_all = "snake_case")]
-pub enum Kind {
+pub enum PacketKind {
     /// Any header length, total length, fragment field, protocol.
     Ipv4Header,
     /// Options of all lengths; the deadline's with right and wrong ones.
@@ -59,22 +59,22 @@ pub struct Ends {
 }
 
 /// The next frames of this kind: one, or those of one datagram.
-pub fn frames(kind: Kind, ends: &Ends, random: &mut impl Rng) -> Vec<Vec<u8>> {
+pub fn frames(kind: PacketKind, ends: &Ends, random: &mut impl Rng) -> Vec<Vec<u8>> {
     let frame = |ether_type, payload: Vec<u8>| vec![ethernet(ends, ether_type, &payload)];
     match kind {
-        Kind::Ipv4Header => frame(IPV4, ipv4_with_any_header(ends, random)),
-        Kind::Ipv4Options => frame(IPV4, ipv4_with_options(ends, random)),
-        Kind::Truncated => {
+        PacketKind::Ipv4Header => frame(IPV4, ipv4_with_any_header(ends, random)),
+        PacketKind::Ipv4Options => frame(IPV4, ipv4_with_options(ends, random)),
+        PacketKind::Truncated => {
             let mut frame = packet_of_either_version(ends, random);
             let end = below(random, 60) as usize;
             frame.truncate(ETHERNET_BYTES + end);
             vec![frame]
         }
-        Kind::Ipv6Extensions => frame(IPV6, ipv6_with_extensions(ends, random)),
-        Kind::Fragments if is_one_in(random, 2) => fragments_v4(ends, random),
-        Kind::Fragments => fragments_v6(ends, random),
-        Kind::Vlan => vec![tagged(ends, random)],
-        Kind::BogusVersion => {
+        PacketKind::Ipv6Extensions => frame(IPV6, ipv6_with_extensions(ends, random)),
+        PacketKind::Fragments if is_one_in(random, 2) => fragments_v4(ends, random),
+        PacketKind::Fragments => fragments_v6(ends, random),
+        PacketKind::Vlan => vec![tagged(ends, random)],
+        PacketKind::BogusVersion => {
             let ether_type = pick(random, &[IPV4, IPV6]);
             let bytes = below(random, 80).max(1) as usize;
             let mut payload = noise(random, bytes);
@@ -82,16 +82,16 @@ pub fn frames(kind: Kind, ends: &Ends, random: &mut impl Rng) -> Vec<Vec<u8>> {
             payload[0] = pick(random, &versions) << 4 | payload[0] & 0xf;
             frame(ether_type, payload)
         }
-        Kind::Tiny => {
+        PacketKind::Tiny => {
             let length = below(random, 7) as usize;
             frame(pick(random, &[IPV4, IPV6, 0x0806, 0, 0x05ff]), noise(random, length))
         }
-        Kind::Jumbo => {
+        PacketKind::Jumbo => {
             let room = LARGEST_BYTES - 28;
             let length = 1_400 + below(random, (room - 1_400) as u64) as usize;
             frame(IPV4, ipv4(ends, &Ipv4::udp(random), &noise(random, length)))
         }
-        Kind::Noise => {
+        PacketKind::Noise => {
             let bytes = below(random, 1_500) as usize;
             frame(random.next_u32() as u16, noise(random, bytes))
         }
@@ -381,7 +381,7 @@ mod tests {
         v6: [[0xfd; 16], [0xfe; 16]],
     };
 
-    fn draws(kind: Kind) -> Vec<Vec<Vec<u8>>> {
+    fn draws(kind: PacketKind) -> Vec<Vec<Vec<u8>>> {
         let mut random = ChaCha8Rng::seed_from_u64(7);
         (0..3_000).map(|_| frames(kind, &ENDS, &mut random)).collect()
     }
@@ -392,14 +392,14 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_frames() {
-        for kind in Kind::VARIANTS.iter().copied() {
+        for kind in PacketKind::VARIANTS.iter().copied() {
             assert_eq!(draws(kind), draws(kind), "{kind:?}");
         }
     }
 
     #[test]
     fn every_frame_is_addressed_and_fits_a_jumbo_device() {
-        for kind in Kind::VARIANTS.iter().copied() {
+        for kind in PacketKind::VARIANTS.iter().copied() {
             let sizes = ETHERNET_BYTES..=ETHERNET_BYTES + LARGEST_BYTES;
             for frame in draws(kind).concat() {
                 assert!(sizes.contains(&frame.len()), "{kind:?}: {} bytes", frame.len());
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn headers_claim_every_length_and_their_checksums_are_right() {
-        let frames = draws(Kind::Ipv4Header).concat();
+        let frames = draws(PacketKind::Ipv4Header).concat();
         let words: BTreeSet<u8> = frames.iter().map(|frame| payload(frame)[0] & 0xf).collect();
         assert_eq!(words.len(), 16);
         assert!(frames.iter().all(|frame| checksum(&payload(frame)[..20]) == 0));
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn the_deadline_option_comes_with_right_and_with_wrong_lengths() {
-        let first_options = draws(Kind::Ipv4Options).concat();
+        let first_options = draws(PacketKind::Ipv4Options).concat();
         let first_options = first_options.iter().filter(|frame| payload(frame)[0] & 0xf > 5);
         let lengths: BTreeSet<u8> = first_options
             .filter(|frame| payload(frame)[20] == DEADLINE_OPTION)
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn truncated_packets_end_at_every_byte_of_their_headers() {
-        let lengths: BTreeSet<_> = draws(Kind::Truncated).concat().iter().map(Vec::len).collect();
+        let lengths: BTreeSet<_> = draws(PacketKind::Truncated).concat().iter().map(Vec::len).collect();
         assert!(
             (0..28).all(|bytes| lengths.contains(&(ETHERNET_BYTES + bytes))),
             "{lengths:?}"
@@ -439,7 +439,7 @@ mod tests {
     #[test]
     fn extension_chains_are_shorter_and_longer_than_anyone_reads() {
         let is_extension = |next: u8| [HOP_BY_HOP, ROUTING, FRAGMENT, DESTINATION].contains(&next);
-        let frames = draws(Kind::Ipv6Extensions).concat();
+        let frames = draws(PacketKind::Ipv6Extensions).concat();
         let with_none = frames.iter().filter(|frame| payload(frame)[6] == UDP).count();
         let long = frames
             .iter()
@@ -450,7 +450,7 @@ mod tests {
     #[test]
     fn fragments_come_whole_alone_late_and_overlapping() {
         let of_v4 = |frame: &Vec<u8>| frame[12..14] == IPV4.to_be_bytes();
-        let sets = draws(Kind::Fragments);
+        let sets = draws(PacketKind::Fragments);
         let offsets = |set: &[Vec<u8>]| -> Vec<(usize, usize)> {
             let field = |frame: &[u8]| u16::from_be_bytes([frame[6], frame[7]]);
             let piece = |frame: &Vec<u8>| {
@@ -477,7 +477,7 @@ mod tests {
 
     #[test]
     fn tags_stand_before_the_packet() {
-        for frame in draws(Kind::Vlan).concat() {
+        for frame in draws(PacketKind::Vlan).concat() {
             let tag = u16::from_be_bytes([frame[12], frame[13]]);
             assert!([0x8100, 0x88a8, 0x9100].contains(&tag));
         }

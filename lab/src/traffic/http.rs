@@ -21,7 +21,7 @@ use strum::IntoStaticStr;
 use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::role::Role;
-use crate::uplink::watch::{LinkEnd, Reading, Watch};
+use crate::uplink::watch::{LinkEnd, LinkReading, LinkWatch};
 use message::{read_head, swallow, with_body};
 
 const HTTP_PORT: u16 = 80;
@@ -39,7 +39,7 @@ const PRIORITY_FILLER: i32 = 1;
 #[derive(Clone, Copy, Debug, Deserialize, IntoStaticStr, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
-pub enum Method {
+pub enum HttpMethod {
     Get,
     Post,
 }
@@ -59,7 +59,7 @@ pub struct Completed {
 /// What the client is asked to do.
 #[derive(Deserialize, Serialize)]
 enum Request {
-    Fetch { method: Method, bytes: u64 },
+    Fetch { method: HttpMethod, bytes: u64 },
     Carried,
 }
 
@@ -80,23 +80,17 @@ impl FarEnd {
 /// The foreground program, as the lab holds it.
 pub struct Client(Role);
 
-/// Whom it asks, and the link on which it watches what it and the background get.
-#[derive(Deserialize, Serialize)]
-pub struct Requester {
-    far: Ipv4Addr,
-    link: Option<LinkEnd>,
-}
-
 impl Client {
+    /// Whom it asks, and the link on which it watches what it and the background get.
     pub fn start(at: &Namespace, far: Ipv4Addr, link: Option<LinkEnd>) -> Result<Self> {
-        Role::start(at, "http", &Requester { far, link }).map(Self)
+        Role::start(at, "http", &(far, link)).map(Self)
     }
 
-    pub fn request(&mut self, method: Method, bytes: u64) -> Result<Completed> {
+    pub fn request(&mut self, method: HttpMethod, bytes: u64) -> Result<Completed> {
         self.0.ask(serde_json::to_string(&Request::Fetch { method, bytes })?)
     }
 
-    pub fn carried(&mut self) -> Result<Reading> {
+    pub fn carried(&mut self) -> Result<LinkReading> {
         self.0.ask(serde_json::to_string(&Request::Carried)?)
     }
 }
@@ -126,8 +120,8 @@ pub fn run_upload(description: &str) -> Result<()> {
 
 /// The role `http`.
 pub fn run_client(description: &str) -> Result<()> {
-    let Requester { far, link } = serde_json::from_str(description)?;
-    let watch = link.map(|link| Watch::begin(&link, HTTP_PORT, SINK_PORT));
+    let (far, link): (Ipv4Addr, Option<LinkEnd>) = serde_json::from_str(description)?;
+    let watch = link.map(|link| LinkWatch::begin(&link, HTTP_PORT, SINK_PORT));
     let mut watch = watch.transpose()?;
     println!("ready");
     for line in std::io::stdin().lines() {
@@ -136,18 +130,20 @@ pub fn run_client(description: &str) -> Result<()> {
                 let request = request_of(method, far, bytes);
                 serde_json::to_string(&measure(watch.as_mut(), || fetch(far, &request))?)?
             }
-            Request::Carried => serde_json::to_string(&watch.as_ref().map_or(Ok(Reading::default()), Watch::reading)?)?,
+            Request::Carried => {
+                serde_json::to_string(&watch.as_ref().map_or(Ok(LinkReading::default()), LinkWatch::reading)?)?
+            }
         };
         println!("{answer}");
     }
     Ok(())
 }
 
-fn request_of(method: Method, host: Ipv4Addr, bytes: u64) -> Vec<u8> {
+fn request_of(method: HttpMethod, host: Ipv4Addr, bytes: u64) -> Vec<u8> {
     let rest = format!("HTTP/1.1\r\nHost: {host}");
     match method {
-        Method::Get => format!("GET /{bytes} {rest}\r\nConnection: close\r\n\r\n").into_bytes(),
-        Method::Post => {
+        HttpMethod::Get => format!("GET /{bytes} {rest}\r\nConnection: close\r\n\r\n").into_bytes(),
+        HttpMethod::Post => {
             let length = format!("Content-Length: {bytes}");
             with_body(format!("POST / {rest}\r\n{length}\r\nConnection: close\r\n\r\n"), bytes)
         }
@@ -155,7 +151,7 @@ fn request_of(method: Method, host: Ipv4Addr, bytes: u64) -> Vec<u8> {
 }
 
 /// From before the connection to the response's last byte; without a watch there is only the time.
-fn measure(watch: Option<&mut Watch>, fetch: impl FnOnce() -> Result<()>) -> Result<Completed> {
+fn measure(watch: Option<&mut LinkWatch>, fetch: impl FnOnce() -> Result<()>) -> Result<Completed> {
     let Some(watch) = watch else {
         let begun = Instant::now();
         fetch()?;

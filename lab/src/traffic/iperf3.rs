@@ -62,7 +62,7 @@ pub struct Running {
 }
 
 /// What became of one transfer.
-pub struct Flow {
+pub struct Iperf3Flow {
     pub station: usize,
     /// Its part of the variant's time.
     pub from_s: f64,
@@ -85,7 +85,7 @@ pub struct Interval {
 }
 
 #[derive(Deserialize)]
-struct Report {
+struct Iperf3Report {
     error: Option<String>,
     #[serde(default)]
     intervals: Vec<Streams>,
@@ -148,7 +148,7 @@ impl Running {
     }
 
     /// Waits for both ends and reads what they saw.
-    pub fn finish(mut self) -> Result<Flow> {
+    pub fn finish(mut self) -> Result<Iperf3Flow> {
         let Span {
             station,
             from_s,
@@ -181,7 +181,7 @@ impl Running {
         let least_rtt_s = rtts_s.filter(|rtt_s| *rtt_s > 0.0).reduce(f64::min).unwrap_or(0.0);
         let [received, sent] =
             [received, sent].map(|(seen, took_s)| placed(seen, from_s, took_s - TOLD_ROUNDS * least_rtt_s));
-        Ok(Flow {
+        Ok(Iperf3Flow {
             station,
             from_s,
             to_s,
@@ -202,7 +202,7 @@ fn read(file: &PathBuf, began: SystemTime, was_asked: bool, length_s: f64) -> Re
 
 /// An error after the time that counts loses nothing, nor that of a transfer that was asked to end.
 fn parse(text: &str, was_asked: bool, length_s: f64) -> Result<Vec<Interval>> {
-    let report: Report = serde_json::from_str(text).context("is not readable")?;
+    let report: Iperf3Report = serde_json::from_str(text).context("is not readable")?;
     let streams = report.intervals.into_iter().flat_map(|interval| interval.streams);
     let intervals: Vec<Interval> = streams.collect();
     let is_whole = was_asked || intervals.iter().any(|interval| interval.end >= length_s);
@@ -224,7 +224,7 @@ fn placed(mut seen: Vec<Interval>, from_s: f64, ended_s: f64) -> Vec<Interval> {
     seen
 }
 
-impl Flow {
+impl Iperf3Flow {
     /// Mbit/s that were received in its part of the window.
     pub fn goodput_mbit(&self, from_s: f64, to_s: f64) -> f64 {
         let (from_s, to_s) = (from_s.max(self.from_s), to_s.min(self.to_s));
@@ -287,7 +287,7 @@ impl Interval {
 mod tests {
     use super::*;
 
-    fn flow() -> Flow {
+    fn flow() -> Iperf3Flow {
         let interval = |n: u32| Interval {
             start: f64::from(n) * 0.5,
             end: f64::from(n + 1) * 0.5,
@@ -296,7 +296,7 @@ mod tests {
             ..Interval::default()
         };
         let intervals: Vec<_> = (0..8).map(interval).collect();
-        Flow {
+        Iperf3Flow {
             station: 0,
             from_s: 0.0,
             to_s: 4.0,

@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use giveway_engine::model::{CaState, Class};
 use giveway_engine::peers::codec::MAX_SENDERS;
-use giveway_engine::peers::{
-    Direction, Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT,
-};
+use giveway_engine::peers::{Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT};
 use nix::sys::socket::{setsockopt, sockopt};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -147,7 +145,6 @@ fn claim(lie: Lie) -> Sender {
         ca_state: CaState::Open,
         delivery_rate_kbit: 2_000,
         retransmits: 0,
-        direction: Direction::Up,
         class: Class::Standard,
         demand_kbit: 2_000,
     };

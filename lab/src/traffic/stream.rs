@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use serde::{Deserialize, Serialize};
 use socket2::SockRef;
 
 use crate::air::SERVER_ADDRESS;
@@ -24,35 +23,28 @@ const PORT: u16 = 5100;
 /// The application never runs far ahead of TCP, so that a stop drains in a moment.
 const UNSENT_LIMIT_BYTES: u32 = 64 * 1024;
 
-#[derive(Debug, Default, Deserialize, Serialize)]
-#[serde(default)]
-struct Said {
-    t_ns: u64,
-    cookie: u64,
-}
-
 /// A source in a station's namespace, connected, as the lab holds it.
-pub struct Source {
+pub struct TcpSource {
     role: Role,
     /// The kernel's name for its socket.
     pub cookie: u64,
 }
 
-impl Source {
+impl TcpSource {
     pub fn connect(station: &Namespace) -> Result<Self> {
         let mut role = Role::spawn(station, "source", &SERVER_ADDRESS)?;
-        let Said { cookie, .. } = role.answer()?;
+        let cookie = role.answer()?;
         Ok(Self { role, cookie })
     }
 
     /// Begins to write without end; gives back the time of the first write.
     pub fn start(&mut self) -> Result<u64> {
-        Ok(self.role.ask::<Said>("start")?.t_ns)
+        self.role.ask("start")
     }
 
     /// Stops writing; gives back the time at which nothing was left unsent.
     pub fn stop(&mut self) -> Result<u64> {
-        Ok(self.role.ask::<Said>("stop")?.t_ns)
+        self.role.ask("stop")
     }
 
     /// SIGKILL; the socket goes with a reset, so that no unsent data lives on.
@@ -72,7 +64,7 @@ pub fn run_source(description: &str) -> Result<()> {
     let mut socket = TcpStream::connect((server, PORT)).context("cannot reach the sink")?;
     prepare(&socket)?;
     let cookie = SockRef::from(&socket).cookie().context("the socket has no cookie")?;
-    say(monotonic_ns()?, cookie)?;
+    println!("{cookie}");
     for word in std::io::stdin().lines() {
         match word?.as_str() {
             "start" => write_until_input(&mut socket)?,
@@ -80,7 +72,7 @@ pub fn run_source(description: &str) -> Result<()> {
                 while unsent_bytes(&socket)? > 0 {
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                say(monotonic_ns()?, 0)?;
+                println!("{}", monotonic_ns()?);
             }
             other => bail!("unknown command `{other}`"),
         }
@@ -108,7 +100,7 @@ fn write_until_input(socket: &mut TcpStream) -> Result<()> {
             result => drop(result.context("the connection broke")?),
         }
         if !has_begun {
-            say(begun_ns, 0)?;
+            println!("{begun_ns}");
             has_begun = true;
         }
         let input = std::io::stdin();
@@ -121,11 +113,6 @@ fn write_until_input(socket: &mut TcpStream) -> Result<()> {
             return Ok(());
         }
     }
-}
-
-fn say(t_ns: u64, cookie: u64) -> Result<()> {
-    println!("{}", serde_json::to_string(&Said { t_ns, cookie })?);
-    Ok(())
 }
 
 /// The role `sink`.

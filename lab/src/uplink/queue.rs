@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use super::{DEVICE_MAC, PACKET_BYTES, Queue, Shape};
+use super::{DEVICE_MAC, PACKET_BYTES, Shape, UplinkQueue};
 use crate::air::STATION_DEVICE;
 use crate::calls::set_nice;
 use crate::namespace::{Namespace, ip};
@@ -22,14 +22,14 @@ use crate::traffic::http::SINK_PORT;
 pub fn put_up(device: &Namespace, shape: &Shape) -> Result<()> {
     let rate = format!("{}kbit", shape.up_kbit);
     match shape.queue {
-        Queue::Giveway { .. } => Ok(()),
-        Queue::Cake => add(device, &format!("root cake bandwidth {rate} diffserv4 raw")),
-        Queue::Fifo => {
+        UplinkQueue::Giveway { .. } => Ok(()),
+        UplinkQueue::Cake => add(device, &format!("root cake bandwidth {rate} diffserv4 raw")),
+        UplinkQueue::Fifo => {
             bucket(device, &rate, shape.driver_bytes)?;
             add(device, "parent 1:1 pfifo limit 1000")
         }
-        Queue::Priorities => priorities(device, &rate, shape),
-        Queue::Threads => {
+        UplinkQueue::Priorities => priorities(device, &rate, shape),
+        UplinkQueue::Threads => {
             priorities(device, &rate, shape)?;
             threads(device)
         }

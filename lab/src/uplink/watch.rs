@@ -21,7 +21,7 @@ skeleton!("uplink");
 pub use types::waits as Waits;
 
 /// Loaded for as long as the process lives.
-pub struct Watch {
+pub struct LinkWatch {
     skeleton: skeleton::UplinkSkel<'static>,
     processors: usize,
 }
@@ -39,14 +39,14 @@ pub struct LinkEnd {
 
 /// Since the watch began.
 #[derive(Clone, Copy, Default, Deserialize, Serialize)]
-pub struct Reading {
+pub struct LinkReading {
     pub busy_ns: u64,
     /// Carried by the link, for the foreground and everything else that is not the background.
     pub foreground_bytes: u64,
     pub background_bytes: u64,
 }
 
-impl Watch {
+impl LinkWatch {
     pub fn begin(link: &LinkEnd, foreground_port: u16, background_port: u16) -> Result<Self> {
         let processors = std::thread::available_parallelism()?.get();
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -74,7 +74,7 @@ impl Watch {
         Ok(watch)
     }
 
-    pub fn reading(&self) -> Result<Reading> {
+    pub fn reading(&self) -> Result<LinkReading> {
         let counters = self.counters()?;
         let now_ns = monotonic_ns()?;
         let halted_ns = (0..self.processors).map(|cpu| {
@@ -82,7 +82,7 @@ impl Watch {
             let halting_ns = if since > 0 { now_ns.saturating_sub(since) } else { 0 };
             counters.halted_ns[cpu] + halting_ns
         });
-        Ok(Reading {
+        Ok(LinkReading {
             busy_ns: (now_ns * self.processors as u64).saturating_sub(halted_ns.sum()),
             foreground_bytes: counters.foreground.bytes,
             background_bytes: counters.background.bytes,

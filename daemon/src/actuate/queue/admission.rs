@@ -10,11 +10,13 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use giveway_engine::class::flow_table::MOST_TREATED;
+use giveway_engine::class::forwarded::MOST_CGROUPS;
+use giveway_engine::class::processes::MOST_PROCESSES;
 use giveway_engine::class::{MOST_COMMAND_LIMITS, MOST_LIMITS, MOST_PACKET_RULES, PacketRule};
 use giveway_engine::config::MOST_LINKS;
 use giveway_engine::config::{Deadline, MOST_FLOWS};
 use giveway_engine::model::{Cookie, ProcessId, Treatment};
-use giveway_engine::network::{MOST_CGROUPS, MOST_PROCESSES, MOST_TOLD};
 use giveway_engine::queue::traffic::Refusal;
 use giveway_engine::queue::{BackgroundFlow, Plan};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -48,7 +50,7 @@ const _: () = {
     assert!(MOST_PACKET_RULES == most::GW_PACKET_RULES.0 as usize);
     assert!(MOST_LIMITS == most::GW_LIMITS_OF_RULES.0 as usize);
     assert!(MOST_LIMITS + MOST_COMMAND_LIMITS == most::GW_LIMITS.0 as usize - 1);
-    assert!(MOST_TOLD == most::GW_TREATED_SOCKETS.0 as usize);
+    assert!(MOST_TREATED == most::GW_TREATED_SOCKETS.0 as usize);
     assert!(MOST_PROCESSES == most::GW_TREATED_PROCESSES.0 as usize);
     assert!(MOST_CGROUPS == most::GW_FORWARDED_CGROUPS.0 as usize);
 };

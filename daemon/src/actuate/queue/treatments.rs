@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use giveway_engine::enforcement::traced::TRACED_WITHIN;
 use giveway_engine::model::{Cookie, ProcessId, Treatment};
-use giveway_engine::network::enforcement::TRACED_WITHIN;
 use giveway_engine::queue::BackgroundFlow;
 
 use super::QueueActuator;

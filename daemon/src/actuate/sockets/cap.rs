@@ -12,8 +12,8 @@ use std::os::fd::{AsFd as _, AsRawFd};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use giveway_engine::change::{Setting, Value};
 use giveway_engine::model::{CaState, Cookie};
-use giveway_engine::network::action::Outcome;
-use giveway_engine::sockets::limits::segments;
+use giveway_engine::sockets::setting::Outcome;
+use giveway_engine::sockets::setting::segments;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, ProgramMut};
 

@@ -11,7 +11,7 @@ use std::os::fd::AsFd as _;
 use anyhow::{Context as _, Result};
 use giveway_engine::change::{Setting, Value};
 use giveway_engine::model::Cookie;
-use giveway_engine::network::action::Outcome;
+use giveway_engine::sockets::setting::Outcome;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapHandle};
 

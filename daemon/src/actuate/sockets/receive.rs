@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The window that a connection offers, by which what others send to this machine is held back. Input: which connections,
-//! and for each that it is to give way, by a rule that is the kernel's side's (bpf/rledbat.bpf.c), or how large its window
-//! may be. Output: what became of each, and whose window somebody else has set meanwhile: that is left alone.
+//! and for each whether it is to give way, by a rule that is the kernel's side's (bpf/rledbat.bpf.c). Output: what became of
+//! each, and whose window somebody else has set meanwhile: that is left alone.
 //!
 //! What it puts on a socket outlives the process: the socket is marked before ([`marks`]). Without marks that outlive
 //! the process it is not to be had.
@@ -12,7 +12,7 @@ use std::os::fd::AsFd as _;
 use anyhow::{Context as _, Result, ensure};
 use giveway_engine::change::{Setting, Value};
 use giveway_engine::model::Cookie;
-use giveway_engine::network::action::Outcome;
+use giveway_engine::sockets::setting::Outcome;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapHandle};
 
@@ -134,12 +134,11 @@ impl SocketActuator for ReceiveActuator {
 }
 
 fn wish(value: &Value) -> u32 {
-    const GIVES_WAY: u32 = types::gw_window_wish::GW_WINDOW_GIVES_WAY.0;
-    match value {
-        Value::Unset(()) => types::gw_window_wish::GW_WINDOW_FREE.0,
-        Value::Text(_) => GIVES_WAY,
-        Value::Number(bytes) => (*bytes).clamp(1, u64::from(GIVES_WAY) - 1) as u32,
-    }
+    let wish = match value {
+        Value::Unset(()) => types::gw_window_wish::GW_WINDOW_FREE,
+        _ => types::gw_window_wish::GW_WINDOW_GIVES_WAY,
+    };
+    wish.0
 }
 
 fn outcome(o: &types::gw_receiver_outcome) -> (Cookie, Outcome) {

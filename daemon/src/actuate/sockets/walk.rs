@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result};
 use giveway_engine::model::Cookie;
-use giveway_engine::network::action::Outcome;
+use giveway_engine::sockets::setting::Outcome;
 use libbpf_rs::{ErrorKind, Link, MapCore as _, MapFlags, MapHandle};
 
 use crate::kernel::records::{Record, bytes_of};

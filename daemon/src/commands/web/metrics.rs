@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use axum::http::header::ACCEPT;
+use giveway_engine::enforcement::by_hand::HandView;
+use giveway_engine::enforcement::limit_use::{LimitedBy, WayUse};
 use giveway_engine::model::Class;
-use giveway_engine::network::by_hand::HandView;
-use giveway_engine::network::limit_use::{LimitedBy, WayUse};
 use giveway_engine::priority::PriorityStatus;
 use giveway_engine::queue::Backend;
 use giveway_engine::queue::links::LinkView;
@@ -408,7 +408,7 @@ mod tests {
     use giveway_engine::class::MOST_LIMITS;
     use giveway_engine::config::MOST_LINKS;
     use giveway_engine::downlink::Passing;
-    use giveway_engine::network::limit_use::LimitUse;
+    use giveway_engine::enforcement::limit_use::LimitUse;
 
     use super::super::snapshot::{Snapshot, SnapshotMaker};
     use super::super::traffic::tests::{flow, status};

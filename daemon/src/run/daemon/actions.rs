@@ -4,14 +4,19 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use giveway_engine::background::nice::{self, Reniced};
 use giveway_engine::change::Change;
-use giveway_engine::downlink::{LeftOut, Plan, Way};
-use giveway_engine::network::action::Niced;
+use giveway_engine::class;
+use giveway_engine::downlink::{self, LeftOut, Plan, Way};
+use giveway_engine::enforcement::is_shortfall;
 use giveway_engine::network::action::{Action, Input};
-use giveway_engine::network::enforcement::is_shortfall;
 use giveway_engine::peers::Outgoing;
-use giveway_engine::queue::Request;
+use giveway_engine::queue;
+use giveway_engine::queue::links::LinkRequest;
 use giveway_engine::record::What;
+use giveway_engine::sockets;
+use giveway_engine::sockets::owners::Unidentified;
+use giveway_engine::sockets::setting::Request;
 
 use super::Running;
 use crate::actuate::nice::NiceActuator;
@@ -76,28 +81,28 @@ impl Running {
         let mut named = Vec::new();
         for action in actions {
             match action {
-                Action::Limit { cookie, limits: new } => {
-                    limits.extend(new.into_iter().map(|(setting, value)| (cookie, setting, value)));
+                Action::Set(Request { cookie, settings }) => {
+                    limits.extend(settings.into_iter().map(|wish| (cookie, wish.setting, wish.value)));
                 }
-                Action::CapNew { ifindex, caps } => {
-                    self.caps_of_new = Some((ifindex, caps));
+                Action::CapNew(table) => {
+                    self.caps_of_new = Some(table);
                     self.cap_new()?;
                 }
-                Action::Queue { ifindex, name, request } => {
+                Action::Queue(LinkRequest { ifindex, name, request }) => {
                     self.heartbeat.beat_before(LONG_WORK);
                     let outcome = match &request {
-                        Request::Set(plan) => self.daemon.queue.set(ifindex, &name, plan.as_ref()),
+                        queue::Request::Set(plan) => self.daemon.queue.set(ifindex, &name, plan.as_ref()),
                         // Where it fails, the queue is taken down.
-                        Request::Tune(tuning) => self.daemon.queue.tune(ifindex, tuning),
+                        queue::Request::Tune(tuning) => self.daemon.queue.tune(ifindex, tuning),
                     };
                     // What the next look finds is our own change, and must be compared with that.
-                    self.resend_uplinks |= matches!(request, Request::Set(_));
-                    outcomes.push(Input::QueueOutcome {
+                    self.resend_uplinks |= matches!(request, queue::Request::Set(_));
+                    outcomes.push(Input::Queue(queue::Input::Outcome {
                         ifindex,
                         outcome: outcome.map_err(|error| one_line(&error)),
-                    });
+                    }));
                 }
-                Action::Detour { way, plan } => {
+                Action::Downlink(downlink::Action::Set { way, plan }) => {
                     self.heartbeat.beat_before(LONG_WORK);
                     let outcome = match way {
                         Way::Received => {
@@ -113,15 +118,15 @@ impl Running {
                         let name = plan.as_ref().and_then(|plan| plan.links.get(ifindex));
                         tracing::warn!("limits do not hold by {}: {why}", name.map_or("?", String::as_str));
                     }
-                    outcomes.push(Input::DetourOutcome { way, outcome });
+                    outcomes.push(Input::Downlink(downlink::Input::Outcome { way, outcome }));
                 }
-                Action::Available(available) => {
+                Action::Downlink(downlink::Action::MakeAvailable(available)) => {
                     // What stands in the way shows at the next look.
                     if let Err(error) = self.daemon.download.make_available(&available) {
                         tracing::debug!("{error:#}");
                     }
                 }
-                Action::Identify { processes, cgroups } => outcomes.push(Input::Identified {
+                Action::Identify(Unidentified { processes, cgroups }) => outcomes.push(Input::Identified {
                     processes: processes
                         .into_iter()
                         .map(|id| (id, self.daemon.owners.process(id)))
@@ -131,36 +136,38 @@ impl Running {
                         .map(|id| (id, self.daemon.owners.cgroup(id)))
                         .collect(),
                 }),
-                Action::Treat { cookie, treatment } => {
+                Action::Class(class::Action::Treat { cookie, treatment }) => {
                     // It is shown with its class all the same; only the queue does not know.
                     if let Err(error) = self.daemon.queue.treat(cookie, treatment) {
                         tracing::warn!("{error:#}");
                     }
                 }
-                Action::TreatProcess { process, treatment } => {
+                Action::Class(class::Action::TreatProcess { process, treatment }) => {
                     // Its connections have their class when they are seen.
                     if let Err(error) = self.daemon.queue.treat_process(process, treatment) {
                         tracing::debug!("{error:#}");
                     }
                 }
-                Action::TreatForwarded { cgroup, told } => {
+                Action::Class(class::Action::TreatForwarded { cgroup, told }) => {
                     // It is as if nothing were said of it.
                     if let Err(error) = self.daemon.queue.treat_forwarded(cgroup, told) {
                         tracing::debug!("{error:#}");
                     }
                     self.containers_changed = true;
                 }
-                Action::HandOn { process, image, rule } => named.push(InheritingProcess { process, image, rule }),
-                Action::Nice { process, cause } => {
+                Action::Class(class::Action::HandOn { process, image, rule }) => {
+                    named.push(InheritingProcess { process, image, rule })
+                }
+                Action::Nice(nice::Action::Renice { process, cause, .. }) => {
                     let nice = self.daemon.nice.as_mut();
-                    let outcome = nice.map_or_else(|| Ok(Niced::default()), |nice| nice.apply(process, cause));
-                    outcomes.push(Input::Niced {
+                    let outcome = nice.map_or_else(|| Ok(Reniced::default()), |nice| nice.apply(process, cause));
+                    outcomes.push(Input::Nice(nice::Input::Outcome {
                         process,
                         outcome: outcome.map_err(|error| one_line(&error)),
-                    });
+                    }));
                     is_nice_noted = true;
                 }
-                Action::NiceCauses(causes) => {
+                Action::Nice(nice::Action::Causes(causes)) => {
                     if let Some(Err(error)) = self.daemon.nice.as_mut().map(|nice| nice.set_causes(causes)) {
                         tracing::warn!("{error:#}");
                     }
@@ -180,7 +187,7 @@ impl Running {
         if !limits.is_empty() {
             let (done, walked) = self.daemon.sockets.apply(limits);
             self.tolerate(walked)?;
-            outcomes.push(Input::Outcomes(done));
+            outcomes.push(Input::Sockets(sockets::Input::Outcomes(done)));
         }
         if is_nice_noted {
             outcomes.extend(self.nice_taken());
@@ -191,7 +198,7 @@ impl Running {
     /// Sets and puts back what is noted; tells of what somebody else has set.
     fn nice_taken(&mut self) -> Option<Input<'static>> {
         let taken = self.daemon.nice.as_mut().map(NiceActuator::settle)?;
-        (!taken.is_empty()).then_some(Input::NiceTaken(taken))
+        (!taken.is_empty()).then_some(Input::Nice(nice::Input::Taken(taken)))
     }
 
     pub(super) fn settle_nice(&mut self) -> Result<()> {
@@ -207,10 +214,10 @@ impl Running {
 
     /// The caps for new connections, where they are not those that the engine asked for.
     pub(super) fn cap_new(&mut self) -> Result<()> {
-        let Some((ifindex, caps)) = &self.caps_of_new else {
+        let Some(table) = &self.caps_of_new else {
             return Ok(());
         };
-        let done = self.daemon.sockets.cap_new(*ifindex, caps);
+        let done = self.daemon.sockets.cap_new(table.ifindex, &table.caps);
         if self.tolerate(done)?.is_some() {
             self.caps_of_new = None;
         }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
+use giveway_engine::class;
 use giveway_engine::class::Activity;
 use giveway_engine::network::action::Input;
 
@@ -157,6 +158,6 @@ impl Running {
             return Ok(());
         }
         self.active.fed.clone_from(&all);
-        self.step(Input::Active(all))
+        self.step(Input::Class(class::Input::Active(all)))
     }
 }

@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use giveway_engine::class;
+use giveway_engine::class::by_hand::{MOST_PROCESSES, SetByHand, Target};
 use giveway_engine::model::{ChosenLimit, Class, Limit, Process, ProcessId, Rates, Treatment};
 use giveway_engine::network::action::Input;
-use giveway_engine::network::by_hand::{MOST_PROCESSES, SetByHand, Target};
+use giveway_engine::queue;
 use giveway_engine::queue::BackgroundFlow;
 use giveway_engine::queue::links::LinkRates;
 use giveway_engine::rate;
@@ -198,7 +200,7 @@ impl Running {
     }
 
     fn by_hand_now(&self, asker: Asker) -> ByHandNow {
-        let mut by_hand = self.daemon.engine.set_by_hand_views();
+        let mut by_hand = self.daemon.engine.by_hand_views();
         by_hand.retain(|view| asker.is_reader || view.set.uid == asker.uid);
         ByHandNow {
             schema: BY_HAND_SCHEMA,
@@ -358,10 +360,10 @@ impl Running {
 
     /// The engine, with the processes for which something is new as they are now.
     fn feed_by_hand(&mut self, why: &str, changed: BTreeSet<ProcessId>) -> Result<()> {
-        self.step(Input::ByHand {
+        self.step(Input::Class(class::Input::ByHand {
             all: self.by_hand.all.clone(),
             why: why.to_owned(),
-        })?;
+        }))?;
         if changed.is_empty() {
             return Ok(());
         }
@@ -421,7 +423,7 @@ impl Running {
         let owners = &mut self.daemon.owners;
         owners.change_limit(Limit { number, rates, class });
         let all = owners.command_limits();
-        self.step(Input::CommandLimits(all))?;
+        self.step(Input::Class(class::Input::CommandLimits(all)))?;
         Ok(ChosenLimit { number, rates })
     }
 
@@ -619,7 +621,7 @@ impl Running {
             }
             return Ok(Err(one_line(&error)));
         }
-        self.step(Input::LinkRates(links))?;
+        self.step(Input::Queue(queue::Input::Rates(links)))?;
         Ok(Ok(true))
     }
 
@@ -642,7 +644,7 @@ impl Running {
             }
         };
         self.by_hand.links.clone_from(&links);
-        self.step(Input::LinkRates(links))?;
+        self.step(Input::Queue(queue::Input::Rates(links)))?;
         all.retain(|set| !matches!(set.target, Target::Process { number, .. } if number >= MOST_PROCESSES));
         all.truncate(MOST);
         let limits = all.iter().filter_map(|set| {

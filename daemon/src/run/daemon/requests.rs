@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, bail, ensure};
+use giveway_engine::class;
 use giveway_engine::model::{Choice, ChosenLimit, Class, LimitNumber, Process, Rates};
 use giveway_engine::network::action::Input;
 use giveway_engine::queue::Backend;
@@ -219,7 +220,7 @@ impl Running {
             orders_sent: self.daemon.engine.enforcing(),
             orders_received: self.daemon.engine.ordering_received(),
         };
-        Ok((Input::Chosen { process, choice }, chosen))
+        Ok((Input::Class(class::Input::Chosen { process, choice }), chosen))
     }
 
     /// Of what is known before the process becomes the command: whose it is, and its cgroup.
@@ -243,7 +244,7 @@ impl Running {
         let owners = &mut self.daemon.owners;
         let limit = owners.limit_command(uid, rates, class, &of_flows)?;
         let all = owners.command_limits();
-        self.step(Input::CommandLimits(all))?;
+        self.step(Input::Class(class::Input::CommandLimits(all)))?;
         // Where nothing was limited before, giveway sees packets since now.
         self.check_detours()?;
         let status = self.daemon.engine.status(now());
@@ -276,7 +277,7 @@ impl Running {
         if all.is_empty() {
             return Ok(());
         }
-        self.step(Input::CommandLimits(all))
+        self.step(Input::Class(class::Input::CommandLimits(all)))
     }
 
     /// A limit that no command has any more holds no queue.
@@ -287,6 +288,6 @@ impl Running {
             return Ok(());
         }
         let all = self.daemon.owners.command_limits();
-        self.step(Input::CommandLimits(all))
+        self.step(Input::Class(class::Input::CommandLimits(all)))
     }
 }

@@ -6,6 +6,7 @@ use std::future::pending;
 use std::sync::Arc;
 
 use anyhow::Result;
+use giveway_engine::class;
 use giveway_engine::class::Rules;
 use giveway_engine::config::Located;
 use giveway_engine::network::action::Input;
@@ -101,7 +102,7 @@ impl Running {
             self.begin_reload(None);
         }
         self.refresh_rules()?;
-        self.step(Input::Rules(rules))
+        self.step(Input::Class(class::Input::Rules(rules)))
     }
 
     /// What rules ask about may change at any time.
@@ -129,7 +130,7 @@ impl Running {
         }
         let processes = known.into_iter().map(|id| (id, owners.process(id))).collect();
         if is_more_known {
-            self.step(Input::ReadAgain)?;
+            self.step(Input::Class(class::Input::ReadAgain))?;
         }
         self.step(Input::Identified {
             processes,

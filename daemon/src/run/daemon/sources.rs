@@ -5,9 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::Result;
+use giveway_engine::class;
+use giveway_engine::downlink;
 use giveway_engine::downlink::{Arrival, Way};
+use giveway_engine::enforcement;
 use giveway_engine::network::action::Input;
+use giveway_engine::peers;
+use giveway_engine::queue;
 use giveway_engine::record::What;
+use giveway_engine::sockets;
 use nix::net::if_::if_indextoname;
 
 use super::Running;
@@ -80,7 +86,7 @@ impl Running {
             return Ok(());
         }
         let traced = self.daemon.queue.trace(sockets);
-        self.step(Input::Traced(traced))
+        self.step(Input::Enforcement(enforcement::Input::Traced(traced)))
     }
 
     /// What was chosen for a process holds for what it sends from here.
@@ -89,7 +95,7 @@ impl Running {
         let Some(elsewhere) = self.tolerate(elsewhere)? else {
             return Ok(());
         };
-        self.step(Input::Elsewhere(elsewhere))
+        self.step(Input::Enforcement(enforcement::Input::Elsewhere(elsewhere)))
     }
 
     /// UDP sockets come and go without an event: all of them each time.
@@ -98,7 +104,7 @@ impl Running {
         let Some(flows) = self.tolerate(flows)? else {
             return Ok(());
         };
-        self.step(Input::Datagrams(flows))?;
+        self.step(Input::Sockets(sockets::Input::Datagrams(flows)))?;
         self.trace()
     }
 
@@ -115,7 +121,7 @@ impl Running {
         let Some(listed) = self.tolerate(listed)? else {
             return Ok(());
         };
-        self.step(Input::Processes(listed))
+        self.step(Input::Class(class::Input::Processes(listed)))
     }
 
     /// Packets of containers have no socket here: their cgroups are.
@@ -124,17 +130,17 @@ impl Running {
         let Some(sending) = self.tolerate(sending)? else {
             return Ok(());
         };
-        self.step(Input::Forwarding(sending))
+        self.step(Input::Class(class::Input::Forwarding(sending)))
     }
 
     pub(super) fn drain_events(&mut self) -> Result<()> {
         let capped = self.daemon.sockets.capped_at_connect()?;
         if !capped.is_empty() {
-            self.step(Input::CappedAtConnect(capped))?;
+            self.step(Input::Sockets(sockets::Input::CappedAtConnect(capped)))?;
         }
         let taken = self.daemon.sockets.taken_over()?;
         if !taken.is_empty() {
-            self.step(Input::TakenOver(taken))?;
+            self.step(Input::Sockets(sockets::Input::TakenOver(taken)))?;
         }
         // What comes meanwhile waits for the next time: a flood of events must not keep the passes waiting.
         let mut arrived = Vec::new();
@@ -148,7 +154,7 @@ impl Running {
         if events.is_empty() {
             return Ok(());
         }
-        self.step(Input::Events(events))
+        self.step(Input::Sockets(sockets::Input::Events(events)))
     }
 
     /// At each pass's time, though nothing of TCP was sent: a packet of any kind may want an order.
@@ -167,7 +173,7 @@ impl Running {
         if on.is_empty() {
             return Ok(());
         }
-        self.step(Input::Ordered(on))
+        self.step(Input::Queue(queue::Input::Ordered(on)))
     }
 
     /// What was refused since the last pass.
@@ -176,7 +182,7 @@ impl Running {
         if refusals.is_empty() {
             return Ok(());
         }
-        self.step(Input::Refusals(refusals))
+        self.step(Input::Queue(queue::Input::Refusals(refusals)))
     }
 
     /// Other interfaces may be the managed ones by now, or the same ones may have changed.
@@ -212,7 +218,7 @@ impl Running {
         if let Err(error) = self.daemon.queue.follow_networks() {
             tracing::debug!("{error:#}");
         }
-        self.step(Input::Subnets(self.daemon.queue.subnets()))?;
+        self.step(Input::Queue(queue::Input::Subnets(self.daemon.queue.subnets())))?;
         if let Err(error) = self.daemon.queue.follow_containers(changed) {
             tracing::debug!("{error:#}");
             self.links_changed = true;
@@ -237,12 +243,12 @@ impl Running {
         self.heartbeat.beat_before(LONG_WORK);
         if let Some(why) = self.daemon.download.lost(&self.daemon.queue.numbers()) {
             let way = Way::Received;
-            self.step_alone(Input::DetourLost { way, why })?;
+            self.step_alone(Input::Downlink(downlink::Input::Lost { way, why }))?;
         }
         if let Some(why) = self.daemon.upload.lost() {
             self.daemon.queue.set_detours(BTreeSet::new())?;
             let way = Way::Sent;
-            self.step_alone(Input::DetourLost { way, why })?;
+            self.step_alone(Input::Downlink(downlink::Input::Lost { way, why }))?;
         }
         let links = self.links_in_force();
         let arrivals = self.daemon.download.arrivals(&links).and_then(|arrivals| {
@@ -271,22 +277,22 @@ impl Running {
             arrivals.push(unseen);
         }
         let counted = self.daemon.upload.counted();
-        self.step_alone(Input::Arrivals {
+        self.step_alone(Input::Downlink(downlink::Input::Arrivals {
             way: Way::Sent,
             arrivals: departures,
             counted,
-        })?;
+        }))?;
         let ports = self.daemon.engine.ports_of_datagrams_held();
         if let Err(error) = self.daemon.download.note_ports(&ports) {
             tracing::debug!("{error:#}");
         }
         let counted = self.daemon.download.counted();
         self.heartbeat.beat();
-        self.step_alone(Input::Arrivals {
+        self.step_alone(Input::Downlink(downlink::Input::Arrivals {
             way: Way::Received,
             arrivals,
             counted,
-        })
+        }))
     }
 
     /// By the names that they have now.
@@ -304,12 +310,12 @@ impl Running {
     /// What has come by links where bulk and background have what is left.
     pub(super) fn poll_arrived(&mut self) -> Result<()> {
         let arrived = self.daemon.download.arrived();
-        self.step(Input::Arrived(arrived))
+        self.step(Input::Downlink(downlink::Input::Arrived(arrived)))
     }
 
     fn poll_devices(&mut self) -> Result<()> {
         match Netlink::open().and_then(|mut netlink| devices(&mut netlink)) {
-            Ok(devices) => self.step(Input::Devices(devices)),
+            Ok(devices) => self.step(Input::Class(class::Input::Devices(devices))),
             Err(error) => {
                 tracing::debug!("{error:#}");
                 self.links_changed = true;
@@ -384,7 +390,7 @@ impl Running {
             }
         }
         self.sent_uplinks.clone_from(&uplinks);
-        self.step(Input::Uplinks(uplinks))
+        self.step(Input::Queue(queue::Input::Uplinks(uplinks)))
     }
 
     fn is_named(&self, name: &String) -> bool {
@@ -431,7 +437,7 @@ impl Running {
         match neighbours.receive() {
             Ok(datagrams) => datagrams
                 .iter()
-                .try_for_each(|(from, bytes)| self.step(Input::Datagram { from: *from, bytes })),
+                .try_for_each(|(from, bytes)| self.step(Input::Peers(peers::Input::Datagram { from: *from, bytes }))),
             Err(error) => {
                 tracing::warn!("cannot hear the neighbours: {error}; trying again in a second");
                 neighbours.give_up();
@@ -460,7 +466,7 @@ impl Running {
             );
             self.told_of_older = true;
         }
-        self.step(Input::Filtered(filtered))
+        self.step(Input::Peers(peers::Input::Filtered(filtered)))
     }
 
     /// The key file may change while the daemon runs: a group changes its key without a restart.
@@ -469,7 +475,7 @@ impl Running {
             Some(Ok(keys)) => {
                 let valid = keys.ids().count();
                 tracing::info!("the group's key file has changed; {valid} keys are valid");
-                self.step(Input::Keys(Some(keys)))
+                self.step(Input::Peers(peers::Input::Keys(Some(keys))))
             }
             Some(Err(error)) => {
                 tracing::warn!("{error:#}; the keys read before stay valid");

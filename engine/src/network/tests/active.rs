@@ -15,7 +15,10 @@ fn activate(engine: &mut Network, ms: u64, active: &[(u32, &str)]) {
         cgroup: (*cgroup).to_owned(),
     };
     let active = active.iter().map(activity).collect();
-    let actions = engine.step(Duration::from_millis(ms), Input::Active(active));
+    let actions = engine.step(
+        Duration::from_millis(ms),
+        Input::Class(crate::class::Input::Active(active)),
+    );
     assert!(actions.is_empty(), "{actions:?}");
 }
 

@@ -3,8 +3,8 @@
 
 use super::classes::{identify, obey, see};
 use super::*;
+use crate::class::by_hand::{SetByHand, Target};
 use crate::model::{Choice, ChosenLimit, Class, Limit, LimitNumber, LimitNumbers, Process, ProcessId, Rates};
-use crate::network::by_hand::{SetByHand, Target};
 use crate::queue::BackgroundFlow;
 
 const ID: ProcessId = ProcessId { pid: 5, start_ns: 7 };
@@ -34,7 +34,7 @@ pub fn of_flow(uid: u32, class: Option<Class>) -> SetByHand {
 
 pub fn set(all: Vec<SetByHand>) -> Input<'static> {
     let why = "a test asks for it".to_owned();
-    Input::ByHand { all, why }
+    Input::Class(crate::class::Input::ByHand { all, why })
 }
 
 fn of_process(number: u8, uid: u32, class: Option<Class>) -> SetByHand {
@@ -231,10 +231,13 @@ fn a_limit_alone_leaves_the_class_and_the_queue_is_told_of_it() {
         rates: up(2),
         class: Class::Standard,
     }];
-    engine.step(Duration::from_millis(150), Input::CommandLimits(limits));
+    engine.step(
+        Duration::from_millis(150),
+        Input::Class(crate::class::Input::CommandLimits(limits)),
+    );
     let actions = engine.step(Duration::from_millis(200), set(vec![limited(50, 2, of_flow(0, None))]));
     let told = actions.iter().find_map(|action| match action {
-        Action::Treat { treatment, .. } => *treatment,
+        Action::Class(crate::class::Action::Treat { treatment, .. }) => *treatment,
         _ => None,
     });
     let told = told.unwrap();
@@ -292,14 +295,14 @@ fn what_is_set_and_cleared_again_and_again_keeps_nothing() {
         engine.step(now, set(Vec::new()));
     }
     assert!(engine.changes().len() <= crate::change::KEPT);
-    assert!(engine.set_by_hand_views().is_empty());
+    assert!(engine.by_hand_views().is_empty());
 }
 
 #[test]
 fn a_limit_that_no_link_holds_lets_nothing_be_counted() {
     let mut engine = engine_with(process(0));
     engine.step(Duration::from_millis(200), set(vec![limited(50, 2, of_flow(0, None))]));
-    let view = engine.set_by_hand_views().remove(0);
+    let view = engine.by_hand_views().remove(0);
     assert_eq!((view.upload_limit_mbit, view.flows), (Some(2.0), 1));
     assert_eq!((view.sent_mbit, view.received_mbit), (None, None));
 }

@@ -56,7 +56,10 @@ pub(super) fn identify(engine: &mut Network, ms: u64, process: Process) -> Vec<A
 }
 
 pub(super) fn obey(engine: &mut Network, ms: u64, text: &str) -> Vec<Action> {
-    engine.step(Duration::from_millis(ms), Input::Rules(rules(text)))
+    engine.step(
+        Duration::from_millis(ms),
+        Input::Class(crate::class::Input::Rules(rules(text))),
+    )
 }
 
 fn class(engine: &Network) -> (Class, String) {
@@ -66,7 +69,7 @@ fn class(engine: &Network) -> (Class, String) {
 
 fn bands(actions: &[Action]) -> Vec<Option<bool>> {
     let band = |action: &Action| match action {
-        Action::Treat { cookie, treatment } => {
+        Action::Class(crate::class::Action::Treat { cookie, treatment }) => {
             assert_eq!(*cookie, COOKIE);
             Some(treatment.map(|treatment| treatment.class == Class::Background))
         }
@@ -76,7 +79,8 @@ fn bands(actions: &[Action]) -> Vec<Option<bool>> {
 }
 
 fn asks_for_process(actions: &[Action]) -> bool {
-    let asks = |action: &Action| matches!(action, Action::Identify { processes, .. } if processes.contains(&ID));
+    let asks =
+        |action: &Action| matches!(action, Action::Identify(Unidentified { processes, .. }) if processes.contains(&ID));
     actions.iter().any(asks)
 }
 
@@ -113,7 +117,7 @@ fn the_queue_is_told_of_what_a_rule_says_and_forgets_it_with_the_flow() {
     assert_eq!(bands(&obey(&mut engine, 400, STANDARD)), [Some(false)]);
     assert_eq!(bands(&obey(&mut engine, 500, "")), [None]);
     obey(&mut engine, 600, BACKGROUND);
-    let close = Input::Events(vec![(COOKIE, FlowEvent::Close)]);
+    let close = Input::Sockets(crate::sockets::Input::Events(vec![(COOKIE, FlowEvent::Close)]));
     assert_eq!(bands(&engine.step(Duration::from_millis(700), close)), [None]);
 }
 
@@ -160,7 +164,7 @@ fn an_interface_is_told_by_its_name() {
     see(&mut engine, 100, vec![owned()], true);
     obey(&mut engine, 200, "[[rule]]\ninterface = \"lte0\"\nclass = \"bulk\"\n");
     assert_eq!(class(&engine).0, Class::Standard);
-    let interfaces = Input::Devices([(2, device("lte0", None))].into());
+    let interfaces = Input::Class(crate::class::Input::Devices([(2, device("lte0", None))].into()));
     engine.step(Duration::from_millis(300), interfaces);
     assert_eq!(class(&engine).0, Class::Bulk);
 }
@@ -237,7 +241,12 @@ pub(super) fn class_of(engine: &Network, cookie: u64) -> Class {
 
 /// How many flows the queue was told of.
 fn told(actions: &[Action]) -> usize {
-    let is_told = |action: &&Action| matches!(action, Action::Treat { treatment: Some(_), .. });
+    let is_told = |action: &&Action| {
+        matches!(
+            action,
+            Action::Class(crate::class::Action::Treat { treatment: Some(_), .. })
+        )
+    };
     actions.iter().filter(is_told).count()
 }
 
@@ -262,7 +271,7 @@ fn a_flow_that_found_no_room_in_the_queues_table_gets_it_when_there_is_some() {
     let mut engine = engine("", false);
     obey(&mut engine, 100, BACKGROUND);
     see(&mut engine, 200, flows_of(HOG, 1, TABLE + 1), true);
-    let close = Input::Events(vec![(Cookie(1), FlowEvent::Close)]);
+    let close = Input::Sockets(crate::sockets::Input::Events(vec![(Cookie(1), FlowEvent::Close)]));
     assert_eq!(told(&engine.step(Duration::from_millis(300), close)), 1);
 }
 
@@ -403,7 +412,10 @@ fn a_process_that_is_one_too_many_to_be_remembered_keeps_its_class() {
 }
 
 fn datagrams(engine: &mut Network, ms: u64, flows: Vec<Flow>) -> Vec<Action> {
-    engine.step(Duration::from_millis(ms), Input::Datagrams(flows))
+    engine.step(
+        Duration::from_millis(ms),
+        Input::Sockets(crate::sockets::Input::Datagrams(flows)),
+    )
 }
 
 #[test]
@@ -446,7 +458,10 @@ fn is_told_beside(hogs: u32, rules: &str, steps: u32) -> bool {
             .collect()
     };
     (0..steps).any(|step| {
-        let mut actions = engine.step(Duration::from_millis(200), Input::Processes(all()));
+        let mut actions = engine.step(
+            Duration::from_millis(200),
+            Input::Class(crate::class::Input::Processes(all())),
+        );
         let hog = |pid: u32| {
             Process {
                 uid: HOG,
@@ -467,7 +482,7 @@ fn is_told_beside(hogs: u32, rules: &str, steps: u32) -> bool {
         };
         actions.extend(engine.step(Duration::from_millis(200), identified));
         actions.iter().any(|action| match action {
-            Action::TreatProcess { process, treatment } => {
+            Action::Class(crate::class::Action::TreatProcess { process, treatment }) => {
                 process.pid == VICTIM && treatment.is_some_and(|told| told.class == Class::Background)
             }
             _ => false,
@@ -495,14 +510,18 @@ fn a_process_that_costs_more_than_a_step_keeps_no_others_from_their_class_before
 /// Its end was told before the walk that shows it was over, so no event follows any more.
 #[test]
 fn a_connection_that_has_gone_when_something_is_asked_of_it_gives_its_place_back() {
-    let background = Background {
+    let background = Means {
         control: Some("gives_way".to_owned()),
         receive_window: false,
     };
     let mut engine = engine_with("", false, background);
     obey(&mut engine, 100, BACKGROUND);
     assert_eq!(bands(&see(&mut engine, 200, vec![upload()], true)), [Some(true)]);
-    let gone = Input::Outcomes(vec![(COOKIE, Setting::CongestionControl, Outcome::Gone)]);
+    let gone = Input::Sockets(crate::sockets::Input::Outcomes(vec![(
+        COOKIE,
+        Setting::CongestionControl,
+        Outcome::Gone,
+    )]));
     assert_eq!(bands(&engine.step(Duration::from_millis(200), gone)), [None]);
 }
 
@@ -539,8 +558,8 @@ fn a_flow_keeps_the_number_of_a_commands_limit_beyond_the_end_of_the_command() {
 /// Whether the kernel is told by which rule a process hands its class on, in this second.
 fn handed_on(engine: &mut Network, ms: u64, listed: Fingerprint, process: &Process) -> Vec<Option<RuleId>> {
     let now = Duration::from_millis(ms);
-    let mut actions = engine.step(now, Input::Processes(vec![listed]));
-    if actions.iter().any(|action| matches!(action, Action::Identify { .. })) {
+    let mut actions = engine.step(now, Input::Class(crate::class::Input::Processes(vec![listed])));
+    if actions.iter().any(|action| matches!(action, Action::Identify(_))) {
         let identified = Input::Identified {
             processes: vec![process.clone().at(listed.id.pid)],
             cgroups: Vec::new(),
@@ -548,7 +567,7 @@ fn handed_on(engine: &mut Network, ms: u64, listed: Fingerprint, process: &Proce
         actions.extend(engine.step(now, identified));
     }
     let told = actions.into_iter().filter_map(|action| match action {
-        Action::HandOn { image, rule, .. } => {
+        Action::Class(crate::class::Action::HandOn { image, rule, .. }) => {
             assert_eq!(image, listed.image, "of the program that was read");
             Some(rule)
         }

@@ -7,8 +7,8 @@ use crate::model::Class;
 
 const GIVES_WAY: &str = "gives_way";
 
-fn background(receive_window: bool) -> Background {
-    Background {
+fn background(receive_window: bool) -> Means {
+    Means {
         control: Some(GIVES_WAY.to_owned()),
         receive_window,
     }
@@ -50,14 +50,17 @@ fn by(ifindex: u32) -> Flow {
 
 fn answer(engine: &mut Network, ms: u64, outcome: Outcome) {
     let outcomes = vec![(COOKIE, Setting::CongestionControl, outcome)];
-    engine.step(Duration::from_millis(ms), Input::Outcomes(outcomes));
+    engine.step(
+        Duration::from_millis(ms),
+        Input::Sockets(crate::sockets::Input::Outcomes(outcomes)),
+    );
 }
 
 /// What is asked for.
 fn asked(actions: &[Action]) -> Vec<Value> {
     let value = |action: &Action| match action {
-        Action::Limit { limits, .. } => match limits.as_slice() {
-            [(Setting::CongestionControl, value)] => Some(value.clone()),
+        Action::Set(Request { settings: limits, .. }) => match limits.as_slice() {
+            [wish] if wish.setting == Setting::CongestionControl => Some(wish.value.clone()),
             _ => panic!("{limits:?}"),
         },
         _ => None,
@@ -148,7 +151,10 @@ fn udp_has_no_congestion_control_to_change() {
         protocol: Protocol::Udp,
         ..upload()
     };
-    let actions = engine.step(Duration::from_millis(200), Input::Datagrams(vec![udp]));
+    let actions = engine.step(
+        Duration::from_millis(200),
+        Input::Sockets(crate::sockets::Input::Datagrams(vec![udp])),
+    );
     assert!(asked(&actions).is_empty());
 }
 
@@ -220,10 +226,10 @@ fn a_dry_run_says_what_would_be() {
 /// Whether the window of the connection gives way, where that is asked for.
 fn windows(actions: &[Action]) -> Vec<bool> {
     let of = |action: &Action| match action {
-        Action::Limit { limits, .. } => limits
+        Action::Set(Request { settings: limits, .. }) => limits
             .iter()
-            .find(|(setting, _)| *setting == Setting::ReceiveWindow)
-            .map(|(_, value)| *value != Value::default()),
+            .find(|wish| wish.setting == Setting::ReceiveWindow)
+            .map(|wish| wish.value != Value::default()),
         _ => None,
     };
     actions.iter().filter_map(of).collect()
@@ -236,7 +242,10 @@ fn window_giving_way() -> Network {
     assert_eq!(windows(&name_background(&mut engine, 200, true)), [true]);
     let applied = [Setting::CongestionControl, Setting::ReceiveWindow];
     let applied = applied.map(|setting| (COOKIE, setting, Outcome::Applied));
-    engine.step(Duration::from_millis(200), Input::Outcomes(applied.to_vec()));
+    engine.step(
+        Duration::from_millis(200),
+        Input::Sockets(crate::sockets::Input::Outcomes(applied.to_vec())),
+    );
     assert!(engine.status(Duration::from_millis(200)).flows[0].receive_gives_way);
     engine
 }
@@ -269,7 +278,10 @@ fn where_a_link_orders_what_arrives_a_background_window_is_nobodys_business() {
         .conclude(Duration::from_millis(800), Ok(LeftOut::new()));
     assert_eq!(windows(&see(&mut engine, 1400, having(GIVES_WAY))), [false]);
     let outcome = vec![(COOKIE, Setting::ReceiveWindow, Outcome::Applied)];
-    engine.step(Duration::from_millis(1400), Input::Outcomes(outcome));
+    engine.step(
+        Duration::from_millis(1400),
+        Input::Sockets(crate::sockets::Input::Outcomes(outcome)),
+    );
     assert!(windows(&see(&mut engine, 2000, having(GIVES_WAY))).is_empty());
     engine.downloads.lost(Duration::from_secs(2), "it is gone".to_owned());
     assert_eq!(windows(&see(&mut engine, 2600, having(GIVES_WAY))), [true]);
@@ -279,7 +291,10 @@ fn where_a_link_orders_what_arrives_a_background_window_is_nobodys_business() {
 fn a_window_that_somebody_else_has_set_stays_and_why_says_so() {
     let mut engine = window_giving_way();
     let taken = vec![(COOKIE, Setting::ReceiveWindow, Value::Number(30_000))];
-    engine.step(Duration::from_millis(300), Input::TakenOver(taken));
+    engine.step(
+        Duration::from_millis(300),
+        Input::Sockets(crate::sockets::Input::TakenOver(taken)),
+    );
     let changes = engine.changes();
     let line = changes.iter().next_back().unwrap().change.to_string();
     assert!(line.contains("receive window gives way -> 30000 bytes"), "{line}");

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::super::routes::medium;
 use super::*;
 use crate::class::Activity;
 use crate::config::{Cap, CapPolicyName};
@@ -12,6 +13,9 @@ use crate::model::{Choice, Class, Limit, ProcessId, Rates};
 use crate::peers::{Key, Report};
 use crate::share::Limits;
 use crate::share::Member;
+use crate::share::limiter::Limiter;
+use crate::share::{Allotment, Link};
+use crate::sockets::setting::Wish;
 
 const SENDERS: u64 = 1000;
 const NEIGHBOUR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -47,8 +51,7 @@ fn member_with(seed: u8, secret: u8, config: &Config) -> Network {
         seed: [seed; 32],
         keys: Some(Keyring::new(Key::from_secret([secret; 32]))),
         rtt_resolution: vec![Duration::from_millis(1)],
-        background: Background::default(),
-        holds_windows: false,
+        background: Means::default(),
         dry_run: false,
         backends: Backends::none(),
     };
@@ -103,7 +106,8 @@ impl Pair {
             ..Config::default()
         };
         let (mut device, asked) = (member_with(1, 7, &config), Arc::new(AtomicUsize::new(0)));
-        device.policy = Box::new(Counting(crate::share::from_config(&config), asked.clone()));
+        let policy = Box::new(Counting(crate::share::from_config(&config), asked.clone()));
+        device.limiter = Limiter::new(policy, vec![Duration::from_millis(1)]);
         let mut pair = Self {
             now: Duration::ZERO,
             device,
@@ -122,10 +126,10 @@ impl Pair {
     fn pass_time(&mut self, ms: u64) {
         self.now += Duration::from_millis(ms);
         for report in reports(self.device.step(self.now, Input::Tick)) {
-            let heard = Input::Datagram {
+            let heard = Input::Peers(crate::peers::Input::Datagram {
                 from: NEIGHBOUR,
                 bytes: &report,
-            };
+            });
             self.neighbour.step(self.now, heard);
         }
         for report in reports(self.neighbour.step(self.now, Input::Tick)) {
@@ -138,7 +142,9 @@ impl Pair {
     fn hear(&mut self, bytes: &[u8]) -> (Vec<Action>, usize) {
         let before = self.asked.load(Ordering::Relaxed);
         let from = NEIGHBOUR;
-        let actions = self.device.step(self.now, Input::Datagram { from, bytes });
+        let actions = self
+            .device
+            .step(self.now, Input::Peers(crate::peers::Input::Datagram { from, bytes }));
         (actions, self.asked.load(Ordering::Relaxed) - before)
     }
 
@@ -236,36 +242,44 @@ fn requests_of_a_user(n: u64) -> Vec<Input<'static>> {
     };
     let taken_over = (Cookie(1), Setting::Cap, Value::Number(n));
     vec![
-        Input::Chosen { process, choice },
+        Input::Class(crate::class::Input::Chosen { process, choice }),
         by_hand::set(vec![by_hand::of_flow(1000, choice.class)]),
-        Input::CommandLimits(vec![limit]),
-        Input::Active(vec![active]),
-        Input::Processes(Vec::new()),
-        Input::Datagrams(Vec::new()),
-        Input::Elsewhere(Vec::new()),
-        Input::Forwarding([n].into()),
+        Input::Class(crate::class::Input::CommandLimits(vec![limit])),
+        Input::Class(crate::class::Input::Active(vec![active])),
+        Input::Class(crate::class::Input::Processes(Vec::new())),
+        Input::Sockets(crate::sockets::Input::Datagrams(Vec::new())),
+        Input::Enforcement(crate::enforcement::Input::Elsewhere(Vec::new())),
+        Input::Class(crate::class::Input::Forwarding([n].into())),
         Input::Identified {
             processes: vec![(process, None)],
             cgroups: vec![(n, None)],
         },
-        Input::Niced {
+        Input::Nice(crate::background::nice::Input::Outcome {
             process,
             outcome: Err("it has ended".to_owned()),
-        },
-        Input::NiceTaken(vec![(process, 1, "nice 0".to_owned())]),
-        Input::Outcomes(vec![(Cookie(1), Setting::Cap, Outcome::Gone)]),
-        Input::TakenOver(vec![taken_over]),
-        Input::CappedAtConnect(vec![(Cookie(n), 4)]),
-        Input::QueueOutcome {
+        }),
+        Input::Nice(crate::background::nice::Input::Taken(vec![(
+            process,
+            1,
+            "nice 0".to_owned(),
+        )])),
+        Input::Sockets(crate::sockets::Input::Outcomes(vec![(
+            Cookie(1),
+            Setting::Cap,
+            Outcome::Gone,
+        )])),
+        Input::Sockets(crate::sockets::Input::TakenOver(vec![taken_over])),
+        Input::Sockets(crate::sockets::Input::CappedAtConnect(vec![(Cookie(n), 4)])),
+        Input::Queue(crate::queue::Input::Outcome {
             ifindex: 2,
             outcome: Ok(()),
-        },
-        Input::DetourOutcome {
+        }),
+        Input::Downlink(crate::downlink::Input::Outcome {
             way: Way::Sent,
             outcome: Ok(Default::default()),
-        },
-        Input::Refusals(Vec::new()),
-        Input::ReadAgain,
+        }),
+        Input::Queue(crate::queue::Input::Refusals(Vec::new())),
+        Input::Class(crate::class::Input::ReadAgain),
     ]
 }
 
@@ -290,7 +304,8 @@ fn connections_that_open_and_close_all_the_time_cause_a_hundred_decisions_a_seco
     for cookie in 0..10_000 {
         pair.now += Duration::from_micros(100);
         let events = [FlowEvent::Open, FlowEvent::Close].map(|event| (Cookie(1_000_000 + cookie), event));
-        pair.device.step(pair.now, Input::Events(events.to_vec()));
+        pair.device
+            .step(pair.now, Input::Sockets(crate::sockets::Input::Events(events.to_vec())));
     }
     let asked = pair.asked.load(Ordering::Relaxed) - before;
     assert!((90..=100).contains(&asked), "{asked}");
@@ -303,7 +318,7 @@ fn a_neighbour_that_starts_and_stops_all_the_time_causes_a_hundred_decisions_a_s
     let mut rng = ChaCha20Rng::from_seed([9; 32]);
     let last = key.open(pair.heard.last().unwrap()).unwrap();
     let mut report = Report::decode(&last).unwrap();
-    let sender = pair.device.own_senders().map(|tracked| describe(tracked, None)).next();
+    let sender = pair.device.limiter.told(&pair.device.flows, medium!(pair.device)).pop();
     let before = pair.asked.load(Ordering::Relaxed);
     for _ in 0..2000 {
         report.counter += 1;
@@ -395,24 +410,28 @@ fn limited_s(has_member: bool) -> Vec<u64> {
             },
         );
         let asked = actions.iter().find_map(|action| match action {
-            Action::Limit { limits, .. } => Some(limits.clone()),
+            Action::Set(Request { settings: limits, .. }) => Some(limits.clone()),
             _ => None,
         });
-        for (setting, value) in asked.into_iter().flatten() {
+        for Wish { setting, value, .. } in asked.into_iter().flatten() {
             if setting == Setting::Cap {
-                cap = crate::sockets::limits::segments(&value);
+                cap = crate::sockets::setting::segments(&value);
             }
-            let applied = Input::Outcomes(vec![(COOKIE, setting, Outcome::Applied)]);
+            let applied = Input::Sockets(crate::sockets::Input::Outcomes(vec![(
+                COOKIE,
+                setting,
+                Outcome::Applied,
+            )]));
             actions.extend(device.step(now, applied));
         }
         if has_member && ms < 60_000 {
             for report in reports(actions) {
                 let (from, bytes) = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), &*report);
-                other.step(now, Input::Datagram { from, bytes });
+                other.step(now, Input::Peers(crate::peers::Input::Datagram { from, bytes }));
             }
             for bytes in &reports(other.step(now, Input::Tick)) {
                 let from = NEIGHBOUR;
-                device.step(now, Input::Datagram { from, bytes });
+                device.step(now, Input::Peers(crate::peers::Input::Datagram { from, bytes }));
             }
         }
         if cap.is_some() && ms % 1_000 == 0 {
@@ -542,10 +561,10 @@ fn learnt_after_ms(flickers: bool, devices: u8) -> u64 {
             let address = IpAddr::V4(Ipv4Addr::new(10, 0, 1, from as u8 + 1));
             for (index, device) in group.iter_mut().enumerate() {
                 if index != from {
-                    let input = Input::Datagram {
+                    let input = Input::Peers(crate::peers::Input::Datagram {
                         from: address,
                         bytes: &report,
-                    };
+                    });
                     device.step(now, input);
                 }
             }

@@ -6,8 +6,9 @@ use super::classes::{obey, see};
 
 use super::*;
 use crate::downlink::{Arrival, LeftOut, Way};
+use crate::enforcement::Cause;
+use crate::enforcement::elsewhere::Elsewhere;
 use crate::model::{Class, Prefix, Rates};
-use crate::network::enforcement::{self, Cause};
 use crate::queue::{RootQdisc, Uplink};
 
 const LIMITED: &str = "[[rule]]\nport = 5201\nclass = \"bulk\"\nupload_limit_mbit = 2.0\n";
@@ -21,8 +22,7 @@ fn managing(config: &str, backends: Backends) -> Network {
         seed: [1; 32],
         keys: None,
         rtt_resolution: vec![Duration::from_millis(1)],
-        background: Background::default(),
-        holds_windows: false,
+        background: Means::default(),
         dry_run: backends.dry_run,
         backends,
     };
@@ -33,7 +33,10 @@ fn managing(config: &str, backends: Backends) -> Network {
         (ETH, device("eth2", None)),
         (TUN, device("tun0", Some("tun"))),
     ];
-    engine.step(Duration::ZERO, Input::Devices(devices.into()));
+    engine.step(
+        Duration::ZERO,
+        Input::Class(crate::class::Input::Devices(devices.into())),
+    );
     let uplink = Uplink {
         ifindex: ETH,
         name: "eth2".to_owned(),
@@ -49,13 +52,13 @@ fn managing(config: &str, backends: Backends) -> Network {
         },
         chosen: true,
     };
-    engine.step(Duration::ZERO, Input::Uplinks(vec![uplink]));
+    engine.step(Duration::ZERO, Input::Queue(crate::queue::Input::Uplinks(vec![uplink])));
     engine.step(
         Duration::ZERO,
-        Input::QueueOutcome {
+        Input::Queue(crate::queue::Input::Outcome {
             ifindex: ETH,
             outcome: Ok(()),
-        },
+        }),
     );
     engine
 }
@@ -83,7 +86,10 @@ fn sends(engine: &mut Network, ifindex: u32, ms: std::ops::Range<u64>, seen_on: 
         see(engine, ms, vec![flow], false);
         let traced = engine.to_be_traced();
         let traced = traced.into_iter().map(|cookie| (cookie, seen_on)).collect();
-        engine.step(Duration::from_millis(ms), Input::Traced(traced));
+        engine.step(
+            Duration::from_millis(ms),
+            Input::Enforcement(crate::enforcement::Input::Traced(traced)),
+        );
     }
 }
 
@@ -95,20 +101,20 @@ fn departs(engine: &mut Network, ms: u64) {
         name: "eth2".to_owned(),
         ..Arrival::default()
     };
-    let looked = Input::Arrivals {
+    let looked = Input::Downlink(crate::downlink::Input::Arrivals {
         way,
         arrivals: vec![departure],
         counted: None,
-    };
+    });
     let actions = engine.step(now, looked);
-    let is_it = |action: &Action| matches!(action, Action::Detour { way: Way::Sent, plan: Some(plan) } if plan.links.contains_key(&ETH));
+    let is_it = |action: &Action| matches!(action, Action::Downlink(crate::downlink::Action::Set { way: Way::Sent, plan: Some(plan) }) if plan.links.contains_key(&ETH));
     assert!(actions.iter().any(is_it), "{actions:?}");
     engine.step(
         now,
-        Input::DetourOutcome {
+        Input::Downlink(crate::downlink::Input::Outcome {
             way,
             outcome: Ok(LeftOut::new()),
-        },
+        }),
     );
 }
 
@@ -165,7 +171,10 @@ fn a_limited_flow_through_a_tunnel_that_is_not_managed_is_told_of_within_a_secon
     };
     for ms in [1200, 1600, 2000] {
         see(&mut engine, ms, vec![other.clone()], false);
-        engine.step(Duration::from_millis(ms), Input::Traced(vec![(Cookie(8), None)]));
+        engine.step(
+            Duration::from_millis(ms),
+            Input::Enforcement(crate::enforcement::Input::Traced(vec![(Cookie(8), None)])),
+        );
     }
     assert_eq!(said(&engine).len(), 1);
     let short = engine.status(Duration::from_secs(2)).not_enforced.remove(0);
@@ -202,7 +211,10 @@ fn a_background_flow_that_stays_in_the_links_own_subnets_is_not_ordered_there_an
     let own: Prefix = "127.0.0.0/8".to_owned().try_into().unwrap();
     assert!(own.contains(upload().remote.ip()));
     let mut engine = with_queue();
-    engine.step(Duration::ZERO, Input::Subnets([(ETH, vec![own])].into()));
+    engine.step(
+        Duration::ZERO,
+        Input::Queue(crate::queue::Input::Subnets([(ETH, vec![own])].into())),
+    );
     obey(&mut engine, 50, BACKGROUND);
     sends(&mut engine, ETH, 100..1100, None);
     let status = engine.status(Duration::from_secs(2));
@@ -216,12 +228,15 @@ fn a_background_flow_that_stays_in_the_links_own_subnets_is_not_ordered_there_an
     assert!(short.reason.contains("the own subnets of eth2"), "{}", short.reason);
     assert_eq!(said(&engine).len(), 1);
     // Its address is another one by now.
-    engine.step(Duration::ZERO, Input::Subnets([].into()));
+    engine.step(Duration::ZERO, Input::Queue(crate::queue::Input::Subnets([].into())));
     sends(&mut engine, ETH, 1100..2100, None);
     assert!(engine.status(Duration::from_secs(3)).not_enforced.is_empty());
 
     let mut engine = with_queue();
-    engine.step(Duration::ZERO, Input::Subnets([(ETH, vec![own])].into()));
+    engine.step(
+        Duration::ZERO,
+        Input::Queue(crate::queue::Input::Subnets([(ETH, vec![own])].into())),
+    );
     obey(&mut engine, 50, LIMITED);
     departs(&mut engine, 60);
     sends(&mut engine, ETH, 100..1100, None);
@@ -306,7 +321,10 @@ fn a_limit_is_enforced_by_a_detour_where_the_link_has_no_queue_and_a_class_is_no
     assert!(lacks(Class::Bulk).iter().all(|why| !why.contains("eth2 has no queue")));
     assert!(lacks(Class::Background)[0].starts_with("eth2 has no queue of giveway's: "));
     let (way, why) = (Way::Sent, "it is gone".to_owned());
-    engine.step(Duration::from_millis(1100), Input::DetourLost { way, why });
+    engine.step(
+        Duration::from_millis(1100),
+        Input::Downlink(crate::downlink::Input::Lost { way, why }),
+    );
     sends(&mut engine, ETH, 1200..2200, None);
     let (enforced_by, reason) = limit(&engine);
     assert!(
@@ -335,8 +353,8 @@ fn a_command_is_told_at_its_start_of_links_without_a_queue_and_of_devices_that_a
     );
 }
 
-fn elsewhere(uid: u32, pid: u32, command: String, netns_inum: u32) -> enforcement::Elsewhere {
-    enforcement::Elsewhere {
+fn elsewhere(uid: u32, pid: u32, command: String, netns_inum: u32) -> Elsewhere {
+    Elsewhere {
         id: crate::model::ProcessId { pid, start_ns: 7 },
         command,
         netns_inum,
@@ -349,7 +367,10 @@ fn a_process_in_another_network_namespace_is_told_of_once_while_it_is_there() {
     let mut engine = with_queue();
     let process = elsewhere(0, 5, "curl".to_owned(), 4711);
     for ms in [1000, 2000] {
-        engine.step(Duration::from_millis(ms), Input::Elsewhere(vec![process.clone()]));
+        engine.step(
+            Duration::from_millis(ms),
+            Input::Enforcement(crate::enforcement::Input::Elsewhere(vec![process.clone()])),
+        );
     }
     let [line] = &said(&engine)[..] else {
         panic!("{:?}", said(&engine))
@@ -360,7 +381,10 @@ fn a_process_in_another_network_namespace_is_told_of_once_while_it_is_there() {
     );
     assert!(line.contains("net:[4711]"), "{line}");
     assert_eq!(engine.status(Duration::from_secs(3)).elsewhere.len(), 1);
-    engine.step(Duration::from_secs(3), Input::Elsewhere(Vec::new()));
+    engine.step(
+        Duration::from_secs(3),
+        Input::Enforcement(crate::enforcement::Input::Elsewhere(Vec::new())),
+    );
     assert!(engine.status(Duration::from_secs(3)).elsewhere.is_empty());
 }
 
@@ -377,7 +401,10 @@ fn a_user_with_many_processes_in_other_network_namespaces_hides_nobodys_and_is_t
             };
             let mut found: Vec<_> = (0..5000).map(hostile).collect();
             found.push(elsewhere(0, 60_000, format!("roots {second}"), 4711));
-            let actions = engine.step(Duration::from_secs(second.into()), Input::Elsewhere(found));
+            let actions = engine.step(
+                Duration::from_secs(second.into()),
+                Input::Enforcement(crate::enforcement::Input::Elsewhere(found)),
+            );
             let is_told = |action: &&Action| matches!(action, Action::Record(_));
             told += actions.iter().filter(is_told).count();
         }
@@ -411,10 +438,10 @@ fn a_limited_udp_socket_that_is_not_connected_is_enforced_where_its_packets_are_
                 ..upload()
             };
             let now = Duration::from_secs(second.into());
-            engine.step(now, Input::Datagrams(vec![flow]));
+            engine.step(now, Input::Sockets(crate::sockets::Input::Datagrams(vec![flow])));
             let traced = engine.to_be_traced();
             let traced = traced.into_iter().map(|cookie| (cookie, seen_on)).collect();
-            engine.step(now, Input::Traced(traced));
+            engine.step(now, Input::Enforcement(crate::enforcement::Input::Traced(traced)));
         }
         let view = engine.status(Duration::from_secs(6)).datagrams.remove(0);
         let enforced_by = view.limit.unwrap().upload.unwrap().enforcement.enforced_by;
@@ -429,7 +456,10 @@ fn deadlines_are_told_of_once_for_each_interface_that_is_not_managed() {
     let mut engine = managing(deadline, with_htb());
     let devices = [(ETH, device("eth2", None)), (TUN, device("tun0", Some("tun")))];
     for ms in [100, 200] {
-        engine.step(Duration::from_millis(ms), Input::Devices(devices.clone().into()));
+        engine.step(
+            Duration::from_millis(ms),
+            Input::Class(crate::class::Input::Devices(devices.clone().into())),
+        );
     }
     let [line] = &said(&engine)[..] else {
         panic!("{:?}", said(&engine))

@@ -15,12 +15,15 @@ const RULES: &str =
 
 fn send(engine: &mut Network, ms: u64, cgroups: impl IntoIterator<Item = u64>) -> Vec<Action> {
     let sending: BTreeSet<u64> = cgroups.into_iter().collect();
-    engine.step(Duration::from_millis(ms), Input::Forwarding(sending))
+    engine.step(
+        Duration::from_millis(ms),
+        Input::Class(crate::class::Input::Forwarding(sending)),
+    )
 }
 
 fn asked(actions: &[Action]) -> Vec<u64> {
     let of = |action: &Action| match action {
-        Action::Identify { cgroups, .. } => cgroups.clone(),
+        Action::Identify(Unidentified { cgroups, .. }) => cgroups.clone(),
         _ => Vec::new(),
     };
     actions.iter().flat_map(of).collect()
@@ -28,7 +31,7 @@ fn asked(actions: &[Action]) -> Vec<u64> {
 
 fn told(actions: &[Action]) -> Vec<(u64, Option<Forwarded>)> {
     let of = |action: &Action| match action {
-        Action::TreatForwarded { cgroup, told } => Some((*cgroup, *told)),
+        Action::Class(crate::class::Action::TreatForwarded { cgroup, told }) => Some((*cgroup, *told)),
         _ => None,
     };
     actions.iter().filter_map(of).collect()
@@ -95,7 +98,10 @@ fn it_gives_way_to_what_is_active_for_all_and_to_no_single_users_word() {
             seat: None,
             cgroup: "/c".to_owned(),
         };
-        engine.step(Duration::from_millis(ms), Input::Active(vec![of]));
+        engine.step(
+            Duration::from_millis(ms),
+            Input::Class(crate::class::Input::Active(vec![of])),
+        );
         see(engine, ms + 500, Vec::new(), false);
         send(engine, ms + 1000, [1, 2]);
         engine.status(Duration::from_secs(9)).forwarded[0].class

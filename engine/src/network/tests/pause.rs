@@ -2,7 +2,8 @@
 //! A pause takes back what is in force, and its end brings it back.
 
 use super::*;
-use crate::queue::{Request, RootQdisc, Uplink};
+use crate::queue::links::LinkRequest;
+use crate::queue::{self, RootQdisc, Uplink};
 
 const WHY: &str = "paused by uid 0";
 
@@ -40,7 +41,7 @@ fn new_connections_are_not_capped_meanwhile() {
     let mut engine = asking();
     let tables = |actions: Vec<Action>| -> Vec<Vec<u32>> {
         let table = |action| match action {
-            Action::CapNew { caps, .. } => Some(caps),
+            Action::CapNew(CapTable { caps, .. }) => Some(caps),
             _ => None,
         };
         actions.into_iter().filter_map(table).collect()
@@ -52,21 +53,24 @@ fn new_connections_are_not_capped_meanwhile() {
 
 #[test]
 fn congestion_control_goes_back_and_returns() {
-    let background = Background {
+    let background = Means {
         control: Some("gives_way".to_owned()),
         receive_window: false,
     };
     let mut engine = engine_with("", false, background);
     let asked = |actions: &[Action]| -> Vec<Value> {
         let value = |action: &Action| match action {
-            Action::Limit { limits, .. } => Some(limits[0].1.clone()),
+            Action::Set(Request { settings: limits, .. }) => Some(limits[0].value.clone()),
             _ => None,
         };
         actions.iter().filter_map(value).collect()
     };
     let answer = |engine: &mut Network, ms| {
         let outcomes = vec![(COOKIE, Setting::CongestionControl, Outcome::Applied)];
-        engine.step(Duration::from_millis(ms), Input::Outcomes(outcomes));
+        engine.step(
+            Duration::from_millis(ms),
+            Input::Sockets(crate::sockets::Input::Outcomes(outcomes)),
+        );
     };
     let gives_way = vec![Value::from("gives_way")];
     pass(&mut engine, 100);
@@ -92,7 +96,6 @@ fn the_queue_is_taken_down_and_put_up_again_also_on_a_link_that_changes_meanwhil
         keys: None,
         rtt_resolution: vec![Duration::from_millis(1)],
         background: Default::default(),
-        holds_windows: false,
         dry_run: false,
         backends,
     };
@@ -115,25 +118,28 @@ fn the_queue_is_taken_down_and_put_up_again_also_on_a_link_that_changes_meanwhil
     };
     let requests = |actions: Vec<Action>| -> Vec<bool> {
         let up = |action| match action {
-            Action::Queue { request, .. } => Some(matches!(request, Request::Set(Some(_)))),
+            Action::Queue(LinkRequest { request, .. }) => Some(matches!(request, queue::Request::Set(Some(_)))),
             _ => None,
         };
         actions.into_iter().filter_map(up).collect()
     };
-    let done = Input::QueueOutcome {
+    let done = Input::Queue(crate::queue::Input::Outcome {
         ifindex: 2,
         outcome: Ok(()),
-    };
+    });
     let at = Duration::from_millis;
-    assert_eq!(requests(engine.step(at(1), Input::Uplinks(vec![uplink(1500)]))), [true]);
+    assert_eq!(
+        requests(engine.step(at(1), Input::Queue(crate::queue::Input::Uplinks(vec![uplink(1500)])))),
+        [true]
+    );
     engine.step(at(2), done);
     assert_eq!(requests(pause(&mut engine, 3, Some(WHY))), [false]);
-    let done = Input::QueueOutcome {
+    let done = Input::Queue(crate::queue::Input::Outcome {
         ifindex: 2,
         outcome: Ok(()),
-    };
+    });
     engine.step(at(4), done);
     assert_eq!(engine.status(at(5)).queue.why, WHY);
-    assert!(requests(engine.step(at(6), Input::Uplinks(vec![uplink(1400)]))).is_empty());
+    assert!(requests(engine.step(at(6), Input::Queue(crate::queue::Input::Uplinks(vec![uplink(1400)])))).is_empty());
     assert_eq!(requests(pause(&mut engine, 7, None)), [true]);
 }

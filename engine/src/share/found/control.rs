@@ -93,12 +93,6 @@ const STAYS: f64 = 0.8;
 const OTHERS_END_S: f64 = 3.0;
 /// While it is emptied the air carries less still where a queue is so much longer after a round.
 const GROWS: f64 = 1.1;
-/// Where there is no trial those who start meet in slow start, which fills the queue for all: for so long after each start.
-const STARTING_S: f64 = 2.5;
-/// What was offered before comes for so long at most; after that it is a far end that leaves holes.
-const DRAINS_S: f64 = 15.0;
-/// Who receives has given way to a queue that stands once it has less than this part of what it had when that began.
-const GIVEN_WAY: f64 = 0.75;
 
 /// What `prefer` asks for, as parts of the minimum RTT and the least in seconds.
 #[derive(Clone, Copy, Debug)]
@@ -246,19 +240,8 @@ pub struct Control {
     emptied: Option<Emptied>,
     cliff: Option<Cliff>,
     pub(super) plain: Plain,
-    /// Whether it begins without limits, to know what plain TCP moves.
-    tries: bool,
-    /// What comes was allowed before the present limits were: no queue tells of these yet.
-    pub is_draining: bool,
     /// All connections of ours repeat what was lost.
     pub is_repeating: bool,
-    /// For how long in this emptying.
-    drains_s: f64,
-    /// The share when the present queue began to stand.
-    stood_share: f64,
-    /// When this device started, and when anybody did.
-    started_s: f64,
-    joined_s: f64,
     /// What is moved with limits, of what would be moved without.
     pub of_plain: Option<f64>,
     /// For how long that has been too little.
@@ -311,23 +294,13 @@ impl Control {
             emptied: None,
             cliff: None,
             plain: Plain::default(),
-            tries: true,
-            is_draining: false,
             is_repeating: false,
-            drains_s: 0.0,
-            stood_share: 0.0,
-            started_s: f64::NEG_INFINITY,
-            joined_s: f64::NEG_INFINITY,
             of_plain: None,
             worse_s: 0.0,
             outgrown_s: 0.0,
             early_s: 0.0,
             senders: 0,
         }
-    }
-
-    pub fn without_trial(self) -> Self {
-        Self { tries: false, ..self }
     }
 
     /// Nothing of ours sends: what was learnt of the air is old when something does again.
@@ -363,21 +336,16 @@ impl Control {
         }
         self.plain.hear(seen);
         self.their_longest_s = self.their_longest_s.max(seen.their_queue_s.unwrap_or(0.0));
-        self.note_start(seen);
         self.follow_members(seen);
         if self.share <= 0.0 {
             self.share = seen.rate.max(self.floor);
         }
-        self.bound_draining(dt_s);
         self.aim_s = self.aim(seen);
         let wait_s = self.wait(seen);
         let too_long_s = (self.wish.too_long * seen.min_rtt_s)
             .max(self.wish.too_long_least_s)
             .max(1.5 * self.aim_s);
         let shows_after_s = shows_after_s(seen, wait_s);
-        if self.stands_s <= 0.0 {
-            self.stood_share = self.share;
-        }
         self.stands_s = if wait_s > 1.5 * self.aim_s {
             self.stands_s + dt_s
         } else {
@@ -387,7 +355,6 @@ impl Control {
         self.pull(seen, wait_s, dt_s, shows_after_s);
         self.try_without(seen, wait_s, too_long_s);
         match self.phase {
-            _ if !self.tries => {}
             // What one has alone without limits is not what all would have.
             Phase::Withdrawn {
                 why: Why::Own | Why::Strange | Why::Lost,
@@ -415,7 +382,7 @@ impl Control {
     /// Nothing is limited at first where nothing is known, until somebody says what there is to know.
     fn try_without(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64) {
         let is_trial = matches!(self.phase, Phase::Start | Phase::Withdrawn { why: Why::Unknown, .. });
-        if is_trial && self.tries {
+        if is_trial {
             self.phase = match (self.plain.unknown_until(seen), self.phase) {
                 (Some(until_s), _) => Phase::Withdrawn {
                     until_s,
@@ -435,32 +402,6 @@ impl Control {
         }
     }
 
-    fn note_start(&mut self, seen: &Seen) {
-        if self.share <= 0.0 {
-            self.started_s = seen.now_s;
-        }
-        let is_join = self.weights > 0.0 && self.weights / seen.weights < 1.0 - SAME;
-        if self.share <= 0.0 || (is_join && self.turns.len() <= TURNS) {
-            self.joined_s = seen.now_s;
-        }
-    }
-
-    /// Without a trial: whether what waits may be the slow start of whoever started lately, which tells nothing of the air, of
-    /// strangers or of the others' limits.
-    fn is_starting(&self, now_s: f64) -> bool {
-        !self.tries && now_s - self.joined_s < STARTING_S
-    }
-
-    /// While a queue stands that is not yet too long.
-    fn has_given_way(&self) -> bool {
-        self.share < GIVEN_WAY * self.stood_share
-    }
-
-    fn bound_draining(&mut self, dt_s: f64) {
-        self.drains_s += if self.is_draining { dt_s } else { 0.0 };
-        self.is_draining &= self.drains_s < DRAINS_S;
-    }
-
     /// A start or a stop changes all shares at once, and a demand that rises or falls; what is left, by no more than can be
     /// checked.
     fn follow_members(&mut self, seen: &Seen) {
@@ -471,9 +412,7 @@ impl Control {
         }
         let is_change = self.weights > 0.0;
         self.weights = seen.weights;
-        // What one gets in slow start is not what all have: nobody takes a part of it.
-        let is_slow_start = !self.tries && seen.now_s - self.started_s < STARTING_S;
-        if !is_change || self.phase == Phase::Start || is_slow_start {
+        if !is_change || self.phase == Phase::Start {
             return;
         }
         // Who comes and goes again and again takes nothing for good.
@@ -486,7 +425,6 @@ impl Control {
         if seen.now_s - self.changed_s > 2.0 * REPORT_S {
             self.changed_s = seen.now_s;
         }
-        self.stood_share *= by;
         self.held_share *= by;
         self.share = (self.share * by)
             .min((ROOM * seen.rate).max(self.share).max(had))
@@ -579,8 +517,7 @@ impl Control {
         if !is_close {
             // What the others say is half a second old: where they have just come down for a queue that one sees as well, it is no
             // reason to go up.
-            let longest_s = if self.tries { 2.0 * self.aim_s } else { self.aim_s };
-            let most = if wait_s > longest_s { 1.0 } else { *PULL.end() };
+            let most = if wait_s > 2.0 * self.aim_s { 1.0 } else { *PULL.end() };
             // Where nothing waits there is room for both, unless there is a cliff: also where only the others have found one, and
             // stay below it.
             let is_near = ratio * APART > 1.0 || seen.senders.saturating_sub(seen.own) < APART_FROM;
@@ -609,15 +546,10 @@ impl Control {
             .theirs
             .unwrap_or(self.share)
             .clamp(0.8 * self.share, 1.25 * self.share);
-        let is_starting = self.is_starting(seen.now_s);
-        let before = if is_starting {
-            f64::INFINITY
-        } else {
-            (theirs * self.share).sqrt()
-        };
+        let before = (theirs * self.share).sqrt();
         // What forms far below it is somebody else's.
         let share = self.share;
-        let is_there = |cliff: &&mut Cliff| !is_starting && share > NEAR * cliff.share;
+        let is_there = |cliff: &&mut Cliff| share > NEAR * cliff.share;
         if let Some(cliff) = self.cliff.as_mut().filter(is_there) {
             *cliff = Cliff {
                 share: cliff.share.min(BELOW_CLIFF * before),
@@ -632,7 +564,7 @@ impl Control {
     pub(super) fn enter_empty(&mut self, seen: &Seen, wait_s: f64, before: f64) {
         // What stands from here on is another queue.
         self.their_longest_s = 0.0;
-        (self.longest_s, self.drains_s, self.carried, self.mean_wait_s) = (wait_s, 0.0, self.share, 0.0);
+        (self.longest_s, self.carried, self.mean_wait_s) = (wait_s, self.share, 0.0);
         self.phase = Phase::Empty {
             round: 0,
             first_s: seen.now_s,
@@ -654,8 +586,6 @@ impl Control {
             return;
         };
         self.longest_s = self.longest_s.max(wait_s);
-        // What others that receive aim at stays, if this device alone empties.
-        let is_theirs = !self.tries && round > 0 && wait_s < self.aim_s;
         if wait_s < self.aim_s && self.is_unsampled(seen) {
             // It is the others' word that the queue has gone, and what has to be repeated that kept this device slow. That
             // word raises its share to no more than there was to have.
@@ -667,7 +597,7 @@ impl Control {
             };
             self.share = self.share.max((EMPTYING * seen.theirs.unwrap_or(0.0)).min(most));
             (self.phase, self.begins_anew) = (Phase::Start, true);
-        } else if wait_s < 0.5 * self.aim_s || is_theirs {
+        } else if wait_s < 0.5 * self.aim_s {
             self.phase = Phase::Search {
                 since_s: seen.now_s,
                 most: SEARCH_MOST,
@@ -680,15 +610,6 @@ impl Control {
                 longest_s: self.longest_s,
             });
             self.share = (RESUME * self.share).max(self.floor);
-        } else if self.is_draining {
-            // The round has not begun.
-            self.phase = Phase::Empty {
-                round,
-                first_s: seen.now_s,
-                since_s: seen.now_s,
-                waited_s: wait_s,
-                before,
-            };
         } else if is_round(seen, since_s, wait_s) {
             // What a lone device has just got in a trial is what it carries.
             let is_fresh = before.is_infinite() && self.is_alone(seen.now_s);

@@ -5,7 +5,7 @@
 use super::super::{HEADER_BYTES, Link, Member};
 use super::seen::Demand;
 use crate::model::Class;
-use crate::peers::{Direction, Peer, Sender, UNLIMITED_KBIT};
+use crate::peers::{Peer, Sender, UNLIMITED_KBIT};
 
 /// In flight beside the share: what a receiver that acknowledges every second segment holds back, and one that is sent.
 pub const HELD_BACK_SEGMENTS: f64 = 3.0;
@@ -20,7 +20,7 @@ pub fn weight(class: Class) -> f64 {
     }
 }
 
-/// A connection that sends, or that receives: then its window is the one that it offers.
+/// A connection that sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Sending {
     pub cwnd_bytes: f64,
@@ -116,10 +116,9 @@ pub fn own(members: &[Member], segment_bytes: f64) -> Vec<Sending> {
     members.iter().map(of).collect()
 }
 
-/// `share`: of weight 1, by which those that receive are taken to lend.
-pub fn neighbours(link: &Link<'_>, direction: Direction, segment_bytes: f64, share: f64) -> Vec<Sending> {
+pub fn neighbours(link: &Link<'_>, segment_bytes: f64) -> Vec<Sending> {
     let believed = link.neighbours.peers().filter(|peer| peer.believed);
-    let of = |peer: Peer<'_>| of_device(peer.senders, direction, segment_bytes, share);
+    let of = |peer: Peer<'_>| of_device(peer.senders, segment_bytes);
     believed.flat_map(of).collect()
 }
 
@@ -128,9 +127,8 @@ fn has_measured(sender: &Sender) -> bool {
 }
 
 /// What one device says.
-pub fn of_device(told: &[Sender], direction: Direction, segment_bytes: f64, share: f64) -> Vec<Sending> {
-    let these = told.iter().filter(|sender| sender.direction == direction);
-    let senders = these.filter(|sender| has_measured(sender));
+pub fn of_device(told: &[Sender], segment_bytes: f64) -> Vec<Sending> {
+    let senders = told.iter().filter(|sender| has_measured(sender));
     let count = senders.clone().count() as f64;
     let of = |sender: &Sender| {
         let cwnd_bytes = f64::from(sender.cwnd_segments) * segment_bytes;
@@ -148,11 +146,7 @@ pub fn of_device(told: &[Sender], direction: Direction, segment_bytes: f64, shar
             is_repeating: false,
         }
     };
-    let mut known: Vec<Sending> = senders.map(of).collect();
-    if direction == Direction::Down {
-        lend(&mut known, share);
-    }
-    known
+    senders.map(of).collect()
 }
 
 /// Each counts once, however many senders it lists.
@@ -161,10 +155,12 @@ pub fn devices(neighbours: &[Sending]) -> usize {
 }
 
 /// What the neighbours would get without limits: of each device that says so.
-pub fn demands(link: &Link<'_>, direction: Direction) -> Vec<Demand> {
+pub fn demands(link: &Link<'_>) -> Vec<Demand> {
     let of = |peer: Peer<'_>| {
-        let these = peer.senders.iter().filter(|sender| sender.direction == direction);
-        let told = these.filter(|sender| has_measured(sender) && sender.demand_kbit != UNLIMITED_KBIT);
+        let told = peer
+            .senders
+            .iter()
+            .filter(|sender| has_measured(sender) && sender.demand_kbit != UNLIMITED_KBIT);
         let (rate, connections) = told.fold((0.0, 0.0), |(rate, count), sender| {
             (rate + f64::from(sender.demand_kbit) * 125.0, count + 1.0)
         });

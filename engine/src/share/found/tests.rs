@@ -7,7 +7,6 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use super::*;
-use crate::config::{CapPolicyName, Config};
 use crate::peers::{Neighbourhood, PaceConfig, Sender};
 use crate::share::Sharing;
 
@@ -432,55 +431,6 @@ fn after_a_trial_a_queue_is_nobodys_until_the_others_have_ended_theirs() {
     assert!(is_withdrawn(&control), "{:?}", control.phase);
 }
 
-/// One of eight that start together without a trial, after its slow start; the queue of all is to be emptied.
-fn starting_together() -> Control {
-    let mut control = Control::new(Prefer::Balanced, FLOOR).without_trial();
-    for (pass, others) in [0, 0, 1, 2, 4, 7, 7].into_iter().enumerate() {
-        control.step(&Seen {
-            weights: 1.0 + f64::from(others),
-            senders: 1 + others as usize,
-            moving: (1 + others as usize) as f64,
-            ..seen(pass as f64 * PASS_S, 0.013, 0.013)
-        });
-    }
-    control
-}
-
-#[test]
-fn who_starts_beside_others_that_start_gives_them_no_part_of_its_slow_start() {
-    let control = starting_together();
-    assert!(control.share > mbit(4.0), "{}", control.share / mbit(1.0));
-}
-
-#[test]
-fn the_queue_of_a_common_start_is_nobodys_and_no_cliff() {
-    let mut control = starting_together();
-    let group = |now_s: f64, queue_s| Seen {
-        weights: 8.0,
-        senders: 8,
-        moving: 8.0,
-        // The others are in slow start.
-        theirs: Some(mbit(20.0)),
-        ..seen(now_s, queue_s, queue_s)
-    };
-    pass(&mut control, 0.7, 2.0, |now_s| group(now_s, 0.05));
-    assert!(matches!(control.phase, Phase::Empty { .. }), "{:?}", control.phase);
-    pass(&mut control, 2.7, 2.0, |now_s| group(now_s, 0.0));
-    assert_eq!(control.cliff_share(), None);
-    // A later one is.
-    let settled = |now_s: f64, queue_s| Seen {
-        theirs: Some(mbit(4.0)),
-        ..group(now_s, queue_s)
-    };
-    pass(&mut control, 4.7, 2.0, |now_s| settled(now_s, 0.006));
-    pass(&mut control, 6.7, 0.5, |now_s| Seen {
-        rate: mbit(2.0),
-        ..settled(now_s, 0.05)
-    });
-    pass(&mut control, 7.2, 2.0, |now_s| settled(now_s, 0.0));
-    assert!(control.cliff_share().is_some());
-}
-
 #[test]
 fn a_queue_that_is_longer_than_it_should_be_lowers_the_share() {
     let mut control = limiting();
@@ -532,111 +482,6 @@ fn soon_after_a_trial_what_rises_is_not_judged() {
             together(now_s, total_mbit(now_s), 0.012)
         });
         assert_eq!(is_withdrawn(&control), is_given_up, "{rises}: {:?}", control.phase);
-    }
-}
-
-#[test]
-fn who_empties_alone_what_others_keep_on_purpose_does_not_wait_until_it_has_gone() {
-    let mut control = limiting().without_trial();
-    pass(&mut control, 0.0, 0.5, |now_s| seen(now_s, 0.03, 0.03));
-    assert!(matches!(control.phase, Phase::Empty { .. }), "{:?}", control.phase);
-    pass(&mut control, 0.5, 1.0, |now_s| seen(now_s, 0.011, 0.011));
-    assert!(!matches!(control.phase, Phase::Empty { .. }), "{:?}", control.phase);
-}
-
-#[test]
-fn a_short_queue_that_only_one_receiver_sees_keeps_its_limits() {
-    for (their_queue_s, keeps) in [(0.008, true), (0.019, false)] {
-        let mut control = limiting().without_trial();
-        pass(&mut control, 0.0, 16.0, |now_s| seen(now_s, 0.019, their_queue_s));
-        assert_eq!(!is_withdrawn(&control), keeps, "{their_queue_s}");
-    }
-}
-
-#[test]
-fn a_short_queue_to_which_nobody_has_given_way_is_no_strangers() {
-    let mut control = limiting().without_trial();
-    // They come down and go up again: 8 s at 1.6 aims.
-    for second in 0..10 {
-        control.share = mbit(5.0);
-        pass(&mut control, f64::from(second), 1.0, |now_s| {
-            seen(now_s, 0.0195, 0.0195)
-        });
-    }
-    assert!(!is_withdrawn(&control), "{:?}", control.phase);
-}
-
-#[test]
-fn what_others_say_raises_nothing_that_is_received_while_packets_wait() {
-    let mut control = limiting().without_trial();
-    let beside = |now_s| Seen {
-        theirs: Some(mbit(6.0)),
-        ..seen(now_s, 0.016, 0.016)
-    };
-    pass(&mut control, 0.0, 3.0, beside);
-    assert!(control.share < mbit(5.0), "{}", control.share / mbit(1.0));
-}
-
-#[test]
-fn whoever_comes_to_a_settled_group_makes_no_cliff() {
-    let mut control = limiting().without_trial();
-    pass(&mut control, 0.0, 1.0, |now_s| seen(now_s, 0.006, 0.006));
-    let with_another = |now_s: f64, queue_s| Seen {
-        weights: 3.0,
-        senders: 3,
-        moving: 3.0,
-        ..seen(now_s, queue_s, queue_s)
-    };
-    pass(&mut control, 1.0, 1.0, |now_s| with_another(now_s, 0.05));
-    pass(&mut control, 2.0, 2.0, |now_s| with_another(now_s, 0.0));
-    assert_eq!(control.cliff_share(), None);
-}
-
-#[test]
-fn what_never_stops_draining_does_not_hold_a_device_at_half_for_ever() {
-    let mut control = limiting().without_trial();
-    let mut held_s = 0.0;
-    for pass in 0..400 {
-        control.is_draining = true;
-        control.step(&seen(f64::from(pass) * PASS_S, 0.05, 0.05));
-        held_s += if is_withdrawn(&control) { 0.0 } else { PASS_S };
-    }
-    assert!((10.0..25.0).contains(&held_s), "{held_s} s");
-}
-
-#[test]
-fn without_a_trial_nothing_is_learnt_of_plain_tcp() {
-    for (tries, knows) in [(true, true), (false, false)] {
-        let mut control = if tries { limiting() } else { limiting().without_trial() };
-        control.phase = Phase::Withdrawn {
-            until_s: 8.0,
-            why: Why::Others,
-        };
-        pass(&mut control, 0.0, 10.0, |now_s| seen(now_s, 0.0, 0.0));
-        assert_eq!(control.demand().is_some(), knows, "tries: {tries}");
-    }
-}
-
-#[test]
-fn nothing_that_is_received_is_shared_unless_that_is_asked_for() {
-    for (downlink, policy, shares) in [
-        (true, CapPolicyName::Found, true),
-        (false, CapPolicyName::Found, false),
-        (true, CapPolicyName::Auto, false),
-    ] {
-        let config = Config {
-            cap: Cap {
-                policy,
-                downlink,
-                ..Cap::default()
-            },
-            ..Config::default()
-        };
-        assert_eq!(
-            crate::share::of_receivers(&config).is_some(),
-            shares,
-            "{policy:?}, {downlink}"
-        );
     }
 }
 
@@ -761,7 +606,7 @@ fn who_gives_its_limits_up_alone_has_them_again_in_seconds() {
 #[test]
 fn who_repeats_what_was_lost_believes_the_others_that_the_queue_has_gone() {
     for (is_repeating, is_free) in [(true, true), (false, false)] {
-        let mut control = limiting().without_trial();
+        let mut control = limiting();
         control.is_repeating = is_repeating;
         pass(&mut control, 0.0, 1.5, |now_s| Seen {
             theirs: Some(mbit(5.0)),
@@ -769,8 +614,8 @@ fn who_repeats_what_was_lost_believes_the_others_that_the_queue_has_gone() {
             rate: mbit(0.2),
             ..seen(now_s, 0.05, 0.05)
         });
-        let found = !matches!(control.phase, Phase::Empty { .. } | Phase::Withdrawn { .. });
-        assert_eq!(found, is_free, "{is_repeating}: {:?}", control.phase);
+        let begins_anew = matches!(control.phase, Phase::Withdrawn { why: Why::Unknown, .. });
+        assert_eq!(begins_anew, is_free, "{is_repeating}: {:?}", control.phase);
     }
 }
 
@@ -854,7 +699,7 @@ fn a_wait_that_half_of_the_share_does_not_shorten_takes_no_more_of_it() {
 
 #[test]
 fn no_word_of_a_neighbour_gives_who_repeats_more_than_it_had() {
-    let mut control = limiting().without_trial();
+    let mut control = limiting();
     control.is_repeating = true;
     pass(&mut control, 0.0, 1.6, |now_s| Seen {
         theirs: Some(mbit(1e6)),
@@ -923,7 +768,7 @@ fn a_member_that_comes_and_goes_each_second_hides_nothing() {
 
 #[test]
 fn what_a_neighbour_says_that_it_gets_is_believed_up_to_what_most_get() {
-    let policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
+    let policy = FoundCapacity::from_config(&Cap::default());
     let own = group::own(&[member(100, 50)], SEGMENT_BYTES);
     for wants_more in [true, false] {
         let boasts = Sending {
@@ -942,13 +787,10 @@ fn what_a_neighbour_says_that_it_gets_is_believed_up_to_what_most_get() {
 
 #[test]
 fn the_floor_holds_while_a_queue_is_emptied() {
-    let mut policy = FoundCapacity::from_config(
-        &Cap {
-            floor_mbit: 2.0,
-            ..Cap::default()
-        },
-        Direction::Up,
-    );
+    let mut policy = FoundCapacity::from_config(&Cap {
+        floor_mbit: 2.0,
+        ..Cap::default()
+    });
     let floor = |policy: &FoundCapacity| policy.limits(1.0, 1.0, RTT_S).pacing_rate_bytes_per_s;
     assert!(floor(&policy) >= Some(mbit(2.0) as u64));
     policy.control.phase = EMPTYING;
@@ -957,7 +799,7 @@ fn the_floor_holds_while_a_queue_is_emptied() {
 
 #[test]
 fn what_is_said_of_a_time_without_limits_counts_down_where_it_is_of_now() {
-    let mut policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
+    let mut policy = FoundCapacity::from_config(&Cap::default());
     for (why, has_others, left_s, expected) in [
         (
             Why::Strange,
@@ -1011,13 +853,12 @@ fn member(rtt_ms: u64, cwnd: u32) -> Member {
         mss_bytes: 1_448,
         unsent_bytes: 1_000_000,
         is_repeating: false,
-        is_draining: false,
     }
 }
 
 #[test]
 fn connections_of_different_length_get_the_same_rate() {
-    let mut policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
+    let mut policy = FoundCapacity::from_config(&Cap::default());
     policy.control.share = mbit(2.0);
     let paced = |rtt_s: f64| policy.limits(mbit(2.0), 1.0, rtt_s).pacing_rate_bytes_per_s;
     assert_eq!(paced(0.02), paced(0.3));
@@ -1032,7 +873,7 @@ fn connections_of_different_length_get_the_same_rate() {
 
 #[test]
 fn no_limit_leaves_so_little_in_flight_that_each_loss_costs_a_timeout() {
-    let mut policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
+    let mut policy = FoundCapacity::from_config(&Cap::default());
     let cwnd = |policy: &FoundCapacity, weight: f64, rtt_s: f64| policy.limits(mbit(0.1), weight, rtt_s).cwnd;
     assert_eq!(cwnd(&policy, 1.0, 0.256), Some(INITIAL_CWND));
     policy.control.phase = EMPTYING;
@@ -1044,7 +885,7 @@ fn no_limit_leaves_so_little_in_flight_that_each_loss_costs_a_timeout() {
 
 #[test]
 fn a_queue_is_emptied_by_the_pacing_rate_however_small_the_share_is() {
-    let mut policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
+    let mut policy = FoundCapacity::from_config(&Cap::default());
     let paced = |policy: &FoundCapacity| policy.limits(mbit(0.19), 1.0, 0.256).pacing_rate_bytes_per_s;
     policy.control.phase = EMPTYING;
     assert_eq!(paced(&policy), Some((PACING * mbit(0.1)) as u64));
@@ -1066,7 +907,7 @@ fn among_more_connections_each_goes_back_to_less() {
 
 /// Of a device that has tried what plain TCP moves, and then gave its limits up.
 fn withdrawn_again() -> FoundCapacity {
-    let mut policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
+    let mut policy = FoundCapacity::from_config(&Cap::default());
     policy.control = after_a_trial();
     pass(&mut policy.control, 8.0, 4.0, |now_s| seen(now_s, 0.0, 0.0));
     policy.control.phase = Phase::Withdrawn {
@@ -1127,33 +968,6 @@ fn what_trickles_beside_a_download_leaves_it_the_rest_of_the_devices_share() {
     let mut own = group::own(&[trickle, trickle], SEGMENT_BYTES);
     group::lend(&mut own, mbit(20.0));
     assert!((own[0].weight - 0.5).abs() < 1e-9);
-}
-
-#[test]
-fn a_neighbours_download_beside_what_trickles_there_stands_for_all_of_its_share() {
-    let told = |kbit: u32, cwnd_segments: u32, wants_more: bool| Sender {
-        cwnd_segments,
-        min_rtt_us: 100_000,
-        srtt_us: 100_000,
-        queue_bytes: cwnd_segments * 1_448 * if wants_more { 2 } else { 1 },
-        ca_state: crate::model::CaState::Open,
-        delivery_rate_kbit: kbit,
-        retransmits: 0,
-        direction: Direction::Down,
-        class: Class::Standard,
-        demand_kbit: crate::peers::UNLIMITED_KBIT,
-    };
-    let senders = [told(20_000, 176, true), told(640, 6, false), told(640, 6, false)];
-    let known = group::of_device(&senders, Direction::Down, SEGMENT_BYTES, mbit(20.0));
-    let share = known[0].share(0.012, SEGMENT_BYTES) / mbit(1.0);
-    assert!((17.0..24.0).contains(&share), "{share}");
-    // What is sent is divided by weight alone.
-    let senders = senders.map(|sender| Sender {
-        direction: Direction::Up,
-        ..sender
-    });
-    let known = group::of_device(&senders, Direction::Up, SEGMENT_BYTES, mbit(20.0));
-    assert!((known[0].weight - 1.0 / 3.0).abs() < 1e-9);
 }
 
 #[test]
@@ -1631,7 +1445,7 @@ fn who_is_robbed_by_one_that_said_it_moved_nothing_gives_its_limits_up() {
 /// The same from the report itself: what is said with one segment in flight.
 #[test]
 fn who_gets_something_through_is_counted_without_weights() {
-    let policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
+    let policy = FoundCapacity::from_config(&Cap::default());
     let fast = |count: usize| {
         let one = Member {
             delivery_rate_bytes_per_s: 100_000_000,
@@ -1647,14 +1461,13 @@ fn who_gets_something_through_is_counted_without_weights() {
         ca_state: crate::model::CaState::Open,
         delivery_rate_kbit: 100_000,
         retransmits: 0,
-        direction: Direction::Up,
         class,
         demand_kbit: crate::peers::UNLIMITED_KBIT,
     };
     let of = |own: usize, told: &[&[Sender]]| {
         let neighbours: Vec<Sending> = told
             .iter()
-            .flat_map(|one| group::of_device(one, Direction::Up, SEGMENT_BYTES, 0.0))
+            .flat_map(|one| group::of_device(one, SEGMENT_BYTES))
             .collect();
         let seen = policy
             .look(Duration::ZERO, &fast(own), &neighbours, 0.0, &[])
@@ -1716,23 +1529,6 @@ fn a_queue_lowers_a_share_that_others_have_just_made_small() {
     let before = control.share;
     assert!(before < mbit(1.3), "{}", before / mbit(1.0));
     pass(&mut control, 3.1, 7.0, with_others);
-    assert!(control.share < 0.95 * before, "{} of {}", control.share, before);
-}
-
-/// What it had before a pause is of another time.
-#[test]
-fn a_queue_lowers_the_share_of_who_had_more_before_a_pause() {
-    let mut control = limiting().without_trial();
-    pass(&mut control, 0.0, 2.0, |now_s| seen(now_s, 0.011, 0.011));
-    control.rest(2.0, true);
-    let slower = |now_s: f64| Seen {
-        rate: mbit(1.0),
-        ..seen(now_s, 0.018, 0.018)
-    };
-    pass(&mut control, 4.0, 0.3, slower);
-    assert!(matches!(control.phase, Phase::Hold), "{:?}", control.phase);
-    let before = control.share;
-    pass(&mut control, 4.3, 7.0, slower);
     assert!(control.share < 0.95 * before, "{} of {}", control.share, before);
 }
 
@@ -1836,7 +1632,7 @@ fn what_a_member_claims_for_one_sender_ends_no_limits_of_a_group_of_eight_and_fo
 /// What an upload of a lone device gets on 20 Mbit/s two minutes after so many of its other connections, with data to send, have far
 /// ends that take next to nothing: closed windows, slow readers.
 fn upload_beside_slow_readers_mbit(readers: u64) -> f64 {
-    let mut policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
+    let mut policy = FoundCapacity::from_config(&Cap::default());
     let config = crate::config::Config::parse("").expect("a configuration");
     let mut rng = ChaCha20Rng::from_seed([1; 32]);
     let neighbours = Neighbourhood::new(Duration::ZERO, &mut rng, None, PaceConfig::new(&config.group));

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use giveway_engine::model::{CaState, Class};
-use giveway_engine::peers::codec::{Direction, MAX_DOUBTS, MAX_SENDERS, Purpose, Report, Sender, UNLIMITED_KBIT};
+use giveway_engine::peers::codec::{MAX_DOUBTS, MAX_SENDERS, Purpose, Report, Sender, UNLIMITED_KBIT};
 use giveway_engine::peers::seal::{Keyring, VERSION};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::time::ClockId;
@@ -59,7 +59,7 @@ impl Abuser {
 }
 
 #[derive(Deserialize, Serialize)]
-pub struct Description {
+pub struct AbuserOptions {
     pub abuser: Abuser,
     /// Without it only the same number of ordinary flows.
     pub has_giveway: bool,
@@ -79,7 +79,7 @@ fn goes_on() -> bool {
 }
 
 /// The role `abuser`; it abuses from its first line on.
-pub fn run(about: Description) -> Result<u64> {
+pub fn run(about: AbuserOptions) -> Result<u64> {
     let text = fs::read_to_string(&about.key).context("no key")?;
     let keyring = Keyring::parse(&text)?;
     match about.abuser {
@@ -204,7 +204,7 @@ fn ask(control: &str, request: &str) -> std::io::Result<()> {
 }
 
 /// Each with a command line that patterns take long to look through.
-fn start_without_end(about: &Description) {
+fn start_without_end(about: &AbuserOptions) {
     let long = "a".repeat(4_000);
     while goes_on() {
         let mut command = Command::new("true");
@@ -231,20 +231,11 @@ fn add_rules(control: &str) {
 }
 
 /// Started anew each time that it has lost its priority and ended.
-fn spin_with_priority(about: &Description) {
+fn spin_with_priority(about: &AbuserOptions) {
     while goes_on() {
         let mut command = Command::new(&about.giveway);
-        command.args([
-            "exec",
-            "--realtime",
-            "10",
-            "--",
-            "timeout",
-            "2",
-            "sh",
-            "-c",
-            "while :; do :; done",
-        ]);
+        command.args("exec --realtime 10 -- timeout 2 sh -c".split(' '));
+        command.arg("while :; do :; done");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let _ = command.status();
     }
@@ -297,7 +288,6 @@ fn worst_report(number: u64, random: &mut impl Rng) -> Result<Vec<u8>> {
         ca_state: CaState::Open,
         delivery_rate_kbit: u32::MAX,
         retransmits: u32::MAX,
-        direction: Direction::Up,
         class: Class::Stream,
         demand_kbit: UNLIMITED_KBIT,
     };

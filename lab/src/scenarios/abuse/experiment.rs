@@ -8,13 +8,13 @@ use anyhow::{Context, Result};
 use giveway_engine::status::Status;
 use serde_json::{Value, json};
 
-use super::abuser::{Abuser, Description, GRANTED_UID};
+use super::abuser::{Abuser, AbuserOptions, GRANTED_UID};
 use crate::air::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::answers;
 use crate::giveway::jitter::{self, Timers};
 use crate::giveway::{self, Daemon};
-use crate::interrupt::{pause_until, wait_for};
+use crate::interrupt::{pause_until, wait_until};
 use crate::link::wire::{NOBODY_ADDRESS, RECEIVER_ADDRESS, Wire, paced};
 use crate::link::{BEST_EFFORT_PORT, Link};
 use crate::meter::{cpu_ns, daemon_ns, resident_mb};
@@ -23,7 +23,7 @@ use crate::outcome::Outcome;
 use crate::role::Role;
 use crate::traffic::realtime::flood::{self, Flood};
 use crate::traffic::realtime::monotonic_ns;
-use crate::traffic::realtime::sender::{Counts, Flow};
+use crate::traffic::realtime::sender::{DeadlineFlow, SenderCounts};
 
 const RATE_MBIT: u64 = 100;
 /// 16 of the 80 Mbit/s that are for deadlines: less than half of what one of two users may have.
@@ -77,13 +77,13 @@ impl Abuse {
 
         let spent = Spent::by(daemons.first())?;
         let first = Instant::now() + Duration::from_millis(500);
-        let flow = Flow {
+        let flow = DeadlineFlow {
             packets,
             burst: BURST,
             every_ns: EVERY_US * 1_000,
             first_ns: monotonic_ns()? + 500_000_000,
             deadline_us: (DEADLINE_US, DEADLINE_US),
-            ..Flow::default()
+            ..DeadlineFlow::default()
         };
         let honest = Role::spawn(&wire.sender, "realtime-sender", &flow)?;
         pause_until(first)?;
@@ -98,7 +98,7 @@ impl Abuse {
             fifo: Some(SERVICE_PRIORITY),
         };
         let service = jitter::measure(&wire.sender, &timers, &run.file("-service.json"))?;
-        let counts: Counts = honest.finish()?;
+        let counts: SenderCounts = honest.finish()?;
         let (after, ended_ns) = (link.passed()?, monotonic_ns()?);
 
         let mut outcome = Outcome::default();
@@ -112,20 +112,7 @@ impl Abuse {
         }
         let abuses: u64 = abuser.finish()?;
         outcome.set(name, "abuses", abuses as f64);
-        let stamps = link.stamps()?;
-        let left = || stamps.iter().flatten().filter(|stamps| stamps.left_ns > 0);
-        let late = left()
-            .filter(|stamps| stamps.left_ns > stamps.payload.deadline_ns)
-            .count() as u64;
-        // What was neither refused nor sent is as bad as late.
-        let vanished = (counts.sent - counts.refused).saturating_sub(left().count() as u64);
-        outcome.set(name, "sent", counts.sent as f64);
-        outcome.set(name, "late", (late + vanished) as f64);
-        outcome.set(
-            name,
-            "refused_percent",
-            100.0 * counts.refused as f64 / counts.sent.max(1) as f64,
-        );
+        describe_deadlines(&mut outcome, name, &link, counts)?;
         daemons.iter_mut().try_for_each(Daemon::stop)?;
         Ok(outcome)
     }
@@ -152,17 +139,15 @@ impl Abuse {
         });
         let silent = json!({"group": {"key_file": key}, "cap": {"policy": "fixed", "capacity_mbit": RATE_MBIT as f64, "rtt_ms": 100}, "queue": {"backend": "none"}});
         let start = |at: &Namespace, configuration: &Value, role: &str| -> Result<Daemon> {
-            let mut daemon = Daemon::launch(at, configuration, &run.file(&format!("-{role}")))?;
-            daemon.wait_until_up(at)?;
-            Ok(daemon)
+            Daemon::raise(at, configuration, &run.file(&format!("-{role}")))
         };
         let mut near = start(&wire.sender, &configuration, "near")?;
         if self.can_use_bpf_queue {
             near.wait_until_queueing(&wire.sender)?;
         }
         let far = start(&wire.receiver, &silent, "far")?;
-        wait_for("the daemons to believe each other", BELIEVED_WITHIN, || {
-            Ok(believes(&answers::status(&wire.sender)?, RECEIVER_ADDRESS).then_some(()))
+        wait_until("the daemons to believe each other", BELIEVED_WITHIN, || {
+            Ok(believes(&answers::status(&wire.sender)?, RECEIVER_ADDRESS))
         })?;
         Ok(vec![near, far])
     }
@@ -173,7 +158,7 @@ impl Abuse {
         } else {
             &wire.receiver
         };
-        let description = Description {
+        let description = AbuserOptions {
             abuser: self.abuser,
             has_giveway: self.has_giveway,
             control: format!("/run/giveway/netns-{}/control", wire.sender.number()?),
@@ -232,6 +217,19 @@ fn settled_mb(daemon: i32) -> Result<f64> {
         pause(0.05)?;
     }
     Ok(least)
+}
+
+fn describe_deadlines(outcome: &mut Outcome, point: &str, link: &Link, counts: SenderCounts) -> Result<()> {
+    let stamps = link.stamps()?;
+    let left = || stamps.iter().flatten().filter(|stamps| stamps.left_ns > 0);
+    let late = left().filter(|stamps| stamps.left_ns > stamps.payload.deadline_ns);
+    // What was neither refused nor sent is as bad as late.
+    let vanished = (counts.sent - counts.refused).saturating_sub(left().count() as u64);
+    let refused_percent = 100.0 * counts.refused as f64 / counts.sent.max(1) as f64;
+    outcome.set(point, "sent", counts.sent as f64);
+    outcome.set(point, "late", (late.count() as u64 + vanished) as f64);
+    outcome.set(point, "refused_percent", refused_percent);
+    Ok(())
 }
 
 fn describe_group(outcome: &mut Outcome, point: &str, status: &Status) {

@@ -19,7 +19,7 @@ use crate::air::STATION_DEVICE;
 use crate::bpf_objects::{Nothing, Program, enable_statistics};
 use crate::link::wire::NOBODY_ADDRESS;
 use crate::proc::number;
-use crate::traffic::realtime::sender::{self, Flow};
+use crate::traffic::realtime::sender::{self, DeadlineFlow};
 use crate::traffic::realtime::{monotonic_ns, sleep_until};
 
 /// So far ahead that the link can send as many packets until then as the queue is to hold, and within what admission
@@ -41,8 +41,8 @@ pub struct Enqueue {
 }
 
 /// With so many queued.
-#[derive(Deserialize, Serialize)]
-pub struct Cost {
+#[derive(Default, Deserialize, Serialize)]
+pub struct EnqueueCost {
     pub queued: u64,
     /// Of each packet.
     pub admission_ns: Vec<u64>,
@@ -54,7 +54,7 @@ pub struct Cost {
 }
 
 /// The role `realtime-enqueue`.
-pub fn run(what: Enqueue) -> Result<Vec<Cost>> {
+pub fn run(what: Enqueue) -> Result<Vec<EnqueueCost>> {
     let mut queue = Queue::open(what.seed)?;
     let mut costs = Vec::new();
     for &queued in &what.queued {
@@ -69,7 +69,7 @@ pub fn run(what: Enqueue) -> Result<Vec<Cost>> {
 }
 
 struct Queue {
-    flow: Flow,
+    flow: DeadlineFlow,
     socket: UdpSocket,
     random: ChaCha8Rng,
     sent: u64,
@@ -82,10 +82,10 @@ struct Queue {
 
 impl Queue {
     fn open(seed: u64) -> Result<Self> {
-        let flow = Flow {
+        let flow = DeadlineFlow {
             seed,
             deadline_us: DEADLINE_US,
-            ..Flow::default()
+            ..DeadlineFlow::default()
         };
         Ok(Self {
             socket: sender::open(&flow, NOBODY_ADDRESS)?,
@@ -154,14 +154,10 @@ impl Queue {
         bail!("the queue does not become empty")
     }
 
-    fn measure(&mut self, queued: u64, packets: u64) -> Result<Cost> {
-        let mut cost = Cost {
+    fn measure(&mut self, queued: u64, packets: u64) -> Result<EnqueueCost> {
+        let mut cost = EnqueueCost {
             queued,
-            admission_ns: Vec::new(),
-            enqueue_ns: Vec::new(),
-            clock_ns: Vec::new(),
-            walk_ns: 0.0,
-            tree_ns: 0.0,
+            ..EnqueueCost::default()
         };
         for _ in 0..packets {
             self.hold(queued)?;

@@ -17,16 +17,16 @@ pub struct Latest {
 /// Made by `lab_slack_new` only, and never freed: a run makes one. One thread has it.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub struct Tree(NonNull<c_void>);
+pub struct SlackTree(NonNull<c_void>);
 
 // SAFETY: these are the functions of `c/slack.c`; a tree is valid for ever, and any deadline and work stay within it.
 unsafe extern "C" {
     /// None: no memory for it.
-    pub safe fn lab_slack_new(now_ns: u64) -> Option<Tree>;
-    pub safe fn lab_slack_advance(tree: Tree, now_ns: u64);
-    pub safe fn lab_slack_latest(tree: Tree, deadline_ns: u64, work_ns: i64) -> Latest;
-    pub safe fn lab_slack_add(tree: Tree, deadline_ns: u64, work_ns: i64);
-    pub safe fn lab_slack_remove(tree: Tree, deadline_ns: u64, work_ns: i64);
+    pub safe fn lab_slack_new(now_ns: u64) -> Option<SlackTree>;
+    pub safe fn lab_slack_advance(tree: SlackTree, now_ns: u64);
+    pub safe fn lab_slack_latest(tree: SlackTree, deadline_ns: u64, work_ns: i64) -> Latest;
+    pub safe fn lab_slack_add(tree: SlackTree, deadline_ns: u64, work_ns: i64);
+    pub safe fn lab_slack_remove(tree: SlackTree, deadline_ns: u64, work_ns: i64);
     /// The deadlines that count as one.
     pub safe fn lab_slack_slot(deadline_ns: u64) -> u64;
 }

@@ -9,7 +9,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
 use super::slack::{
-    Tree, lab_slack_add, lab_slack_advance, lab_slack_latest, lab_slack_new, lab_slack_remove, lab_slack_slot,
+    SlackTree, lab_slack_add, lab_slack_advance, lab_slack_latest, lab_slack_new, lab_slack_remove, lab_slack_slot,
 };
 use super::walk::{Promise, Promises};
 
@@ -25,7 +25,7 @@ const LOAD: (f64, f64) = (0.2, 2.0);
 const BURST: u64 = 8;
 
 #[derive(Default, Serialize)]
-pub struct Found {
+pub struct TrialCounts {
     pub cases: u64,
     /// By the walk.
     pub admitted: u64,
@@ -38,24 +38,24 @@ pub struct Found {
     pub queued_max: usize,
 }
 
-struct Link {
+struct ModelledLink {
     now_ns: u64,
     busy_ns: u64,
-    tree: Tree,
+    tree: SlackTree,
     promises: Promises,
     random: ChaCha8Rng,
 }
 
-pub fn run(cases: u64, seed: u64) -> Result<Found> {
+pub fn run(cases: u64, seed: u64) -> Result<TrialCounts> {
     let begin_ns = 1_000_000_000;
-    let mut link = Link {
+    let mut link = ModelledLink {
         now_ns: begin_ns,
         busy_ns: begin_ns,
         tree: lab_slack_new(begin_ns).context("no memory for the slack tree")?,
         promises: Promises::default(),
         random: ChaCha8Rng::seed_from_u64(seed),
     };
-    let mut found = Found::default();
+    let mut found = TrialCounts::default();
     let mut load = 1.0;
     while found.cases < cases {
         let burst = 1 + link.random.next_u64() % BURST;
@@ -74,13 +74,13 @@ pub fn run(cases: u64, seed: u64) -> Result<Found> {
     Ok(found)
 }
 
-impl Link {
+impl ModelledLink {
     /// From 0 up to 1.
     fn part(&mut self) -> f64 {
         self.random.next_u32() as f64 / 2_f64.powi(32)
     }
 
-    fn decide(&mut self, found: &mut Found) {
+    fn decide(&mut self, found: &mut TrialCounts) {
         let bytes = PACKET_BYTES.0 + self.random.next_u64() % (PACKET_BYTES.1 - PACKET_BYTES.0 + 1);
         let after_ns = DEADLINE_NS.0 * (DEADLINE_NS.1 / DEADLINE_NS.0).powf(self.part());
         let packet = Promise {

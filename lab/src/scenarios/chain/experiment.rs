@@ -67,15 +67,17 @@ pub struct Parts {
 impl Chain {
     pub fn run(&self, run: &Run) -> Result<Outcome> {
         let name = run.name;
-        let wire = raise_wire()?;
+        let wire = Wire::create()?;
         let ends = [(&wire.sender, "asking"), (&wire.receiver, "answering")];
         let mut daemons = Vec::new();
         for (end, role) in ends {
+            // As network cards are: what arrives is taken in by NAPI, which a virtual one has where it may join packets.
+            end.run("ethtool", &format!("-K {STATION_DEVICE} gro on"))?;
             daemons.extend(set_up(self, end, run, role)?);
         }
         let link = |end| Link::load(end, RATE_MBIT * 125_000, 1, self.requests);
         let (there, back) = (link(&wire.sender)?, link(&wire.receiver)?);
-        let service = service::Description {
+        let service = service::ServiceOptions {
             work_ns: WORK_US * 1_000,
             priority: self.parts.priority.then_some(HANDLER_PRIORITY),
             requests: self.requests,
@@ -83,7 +85,7 @@ impl Chain {
         let service = Role::start(&wire.receiver, "realtime-service", &service)?;
         let load = load::start(&LOADS, &mut Place::of(Network::Wire(&wire)), run)?;
         let first = Instant::now() + HEAD_START;
-        let requests = requests::Description {
+        let requests = requests::ClientOptions {
             requests: self.requests,
             first_ns: monotonic_ns()? + HEAD_START.as_nanos() as u64,
             every_ns: EVERY_US * 1_000,
@@ -121,20 +123,9 @@ impl Chain {
             outcome.set(name, "degraded", degraded as f64);
             outcome.set(name, "raises", raises as f64);
         }
-        for daemon in &mut daemons {
-            daemon.stop()?;
-        }
+        daemons.iter_mut().try_for_each(Daemon::stop)?;
         Ok(outcome)
     }
-}
-
-/// As network cards are: what arrives is taken in by NAPI, which a virtual one has where it may join packets.
-fn raise_wire() -> Result<Wire> {
-    let wire = Wire::create()?;
-    for end in [&wire.sender, &wire.receiver] {
-        end.run("ethtool", &format!("-K {STATION_DEVICE} gro on"))?;
-    }
-    Ok(wire)
 }
 
 /// giveway's daemon, where any of its parts is on; the kernel's queue, paced to the link, where its own is not.

@@ -50,7 +50,7 @@ pub fn summarize(outcome: &mut Outcome, point: &str, budget_us: u64, parties: &P
         fates.add(asked, handled.get(&number).copied(), of(&there), of(&back), budget_us);
     }
     let reported = fates.refused_told;
-    fates.tell(outcome, point)?;
+    fates.set_metrics(outcome, point)?;
     Ok(reported)
 }
 
@@ -88,8 +88,8 @@ impl Fates {
         }
     }
 
-    fn tell(self, outcome: &mut Outcome, point: &str) -> Result<()> {
-        outcome.tell(point, &self)?;
+    fn set_metrics(self, outcome: &mut Outcome, point: &str) -> Result<()> {
+        outcome.set_fields(point, &self)?;
         let share = 100.0 * self.admitted as f64 / self.requests.max(1) as f64;
         outcome.set(point, "admitted_percent", share);
         outcome.percentiles(point, "completion_*_ms", &self.completion_ms, &[50, 99, 100]);

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 
 use crate::experiment::pause;
 use crate::giveway::{Daemon, answers};
-use crate::interrupt::wait_for;
+use crate::interrupt::{wait_for, wait_until};
 use crate::meter::threads;
 use crate::namespace::Namespace;
 
@@ -83,15 +83,20 @@ impl Ending {
     }
 
     /// Before the daemon starts.
-    pub fn prepare(self, station: &Namespace) -> Result<Option<State>> {
+    pub fn prepare(self, station: &Namespace) -> Result<Option<StateFolder>> {
         matches!(self, Ending::StateReadOnly | Ending::StateFull)
-            .then(|| State::mount(station))
+            .then(|| StateFolder::mount(station))
             .transpose()
     }
 
     /// Returns the moment of the death, or of what is to be taken for one. `replaced_s` is how long a guardian took to be.
-    pub fn bring_about(self, daemon: &mut Daemon, station: &Namespace, state: Option<&State>) -> Result<Ended> {
-        let mut ended = Ended::default();
+    pub fn bring_about(
+        self,
+        daemon: &mut Daemon,
+        station: &Namespace,
+        state: Option<&StateFolder>,
+    ) -> Result<DaemonEnd> {
+        let mut ended = DaemonEnd::default();
         match self {
             Ending::Killed => {}
             Ending::BothKilled => kill_guardian(daemon)?,
@@ -102,7 +107,7 @@ impl Ending {
             Ending::Stopped => return ended.now(|| daemon.process.signal(Signal::SIGSTOP)),
             Ending::Aborted => return ended.now(|| daemon.process.signal(Signal::SIGABRT)),
             Ending::OutOfMemory => {
-                ended.group = Some(Group::memory(daemon.process.id())?);
+                ended.group = Some(CgroupV1::memory(daemon.process.id())?);
                 // What it answers needs memory; one answer at a time may find what the one before has left.
                 wait_for("the kernel to end a daemon without memory", OUT_OF_MEMORY, || {
                     std::thread::scope(|scope| {
@@ -116,7 +121,7 @@ impl Ending {
                 let id = daemon.process.id();
                 let thread = wait_for("a thread with priority", HANG, || Ok(priority_thread(id).ok()))?;
                 ended.stuck = Some(thread);
-                ended.group = Some(Group::freezer(thread)?);
+                ended.group = Some(CgroupV1::freezer(thread)?);
                 return ended.now(|| Ok(()));
             }
             Ending::OutOfDescriptors => {
@@ -141,16 +146,16 @@ impl Ending {
 }
 
 /// What there is to judge, and to put right, after a death.
-pub struct Ended {
+pub struct DaemonEnd {
     pub at: Instant,
     /// How long a guardian took to be replaced; infinite where it was not.
     pub replaced_s: Option<f64>,
     /// Holds its process, and all that this has open, until the group goes.
     pub stuck: Option<i32>,
-    pub group: Option<Group>,
+    pub group: Option<CgroupV1>,
 }
 
-impl Default for Ended {
+impl Default for DaemonEnd {
     fn default() -> Self {
         Self {
             at: Instant::now(),
@@ -161,7 +166,7 @@ impl Default for Ended {
     }
 }
 
-impl Ended {
+impl DaemonEnd {
     fn now(mut self, end: impl FnOnce() -> Result<()>) -> Result<Self> {
         end()?;
         self.at = Instant::now();
@@ -233,11 +238,11 @@ fn limit_descriptors(process: i32, most: u64) -> Result<()> {
 }
 
 /// The state folder of one network namespace, as a small file system of its own. Unmounted when dropped.
-pub struct State {
+pub struct StateFolder {
     folder: PathBuf,
 }
 
-impl State {
+impl StateFolder {
     fn mount(station: &Namespace) -> Result<Self> {
         let folder = PathBuf::from(format!("/run/giveway/netns-{}", station.number()?));
         fs::create_dir_all(&folder)?;
@@ -270,7 +275,7 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl Drop for StateFolder {
     fn drop(&mut self) {
         // With whatever is mounted below it.
         let _ = umount2(&self.folder.join("bpf"), MntFlags::MNT_DETACH);
@@ -285,19 +290,19 @@ impl Drop for State {
 
 /// A cgroup of the first version, which can do what the second cannot: freeze beyond SIGKILL, and run out of memory
 /// without its siblings. Thawed and removed when dropped.
-pub struct Group {
+pub struct CgroupV1 {
     root: PathBuf,
     folder: PathBuf,
 }
 
-impl Group {
+impl CgroupV1 {
     fn freezer(thread: i32) -> Result<Self> {
         let group = Self::make("freezer")?;
         fs::write(group.folder.join("tasks"), thread.to_string())?;
         fs::write(group.folder.join("freezer.state"), "FROZEN")?;
-        wait_for("the thread to freeze", DEATH, || {
+        wait_until("the thread to freeze", DEATH, || {
             let state = fs::read_to_string(group.folder.join("freezer.state"))?;
-            Ok((state.trim() == "FROZEN").then_some(()))
+            Ok(state.trim() == "FROZEN")
         })?;
         Ok(group)
     }
@@ -329,7 +334,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for CgroupV1 {
     fn drop(&mut self) {
         let _ = fs::write(self.folder.join("freezer.state"), "THAWED");
         let is_empty = || {

@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::access_point::Cap;
-use crate::bpf_objects::{Kind, Object, all, attached_links, held_by};
+use crate::bpf_objects::{Object, ObjectKind, all, attached_links, held_by};
 use crate::cell::{Cell, connections, station_address};
 use crate::experiment::Run;
 use crate::giveway::{Daemon, answers};
@@ -103,7 +103,7 @@ fn one_end(cell: &Cell, ending: Ending, changes: &Changes, delay: Duration) -> R
         answers::revert(station)?;
     }
     let holders: Vec<_> = [Some(daemon.process.id()), guardian].into_iter().flatten().collect();
-    let held = ended.stuck.map_or(Held::ByThese(&holders), Held::By);
+    let held = ended.stuck.map_or(Holders::ByThese(&holders), Holders::By);
     let mut after_s = until_nothing_is_left(ended.at, &ending, || {
         daemon.process.exit()?;
         left_over(station, changes, &before, held)
@@ -112,7 +112,7 @@ fn one_end(cell: &Cell, ending: Ending, changes: &Changes, delay: Duration) -> R
         // What a stuck thread kept open is gone once it has died.
         let freed = until_nothing_is_left(Instant::now(), &ending, || {
             daemon.process.exit()?;
-            left_over(station, changes, &before, Held::ByThese(&holders))
+            left_over(station, changes, &before, Holders::ByThese(&holders))
         })?;
         after_s = if freed.is_finite() { after_s } else { freed };
     }
@@ -163,7 +163,7 @@ fn until_nothing_is_left(
 /// Objects in the kernel that a process holds are not left over, unless it is one of these; those that a stuck thread
 /// holds are not either, but what can be detached of them must be.
 #[derive(Clone, Copy)]
-pub enum Held<'a> {
+pub enum Holders<'a> {
     ByThese(&'a [i32]),
     By(i32),
 }
@@ -173,15 +173,15 @@ pub fn left_over(
     station: &Namespace,
     changes: &Changes,
     before: &BTreeSet<Object>,
-    held: Held,
+    held: Holders,
 ) -> Result<Option<String>> {
     let now = match held {
-        Held::ByThese(ours) => objects(ours)?,
-        Held::By(stuck) => without_held_by(stuck, objects(&[])?),
+        Holders::ByThese(ours) => objects(ours)?,
+        Holders::By(stuck) => without_held_by(stuck, objects(&[])?),
     };
     let mut objects: Vec<_> = now.difference(before).cloned().collect();
-    if let Held::By(stuck) = held {
-        objects.extend(attached_links(&held_by(stuck, Kind::Link)));
+    if let Holders::By(stuck) = held {
+        objects.extend(attached_links(&held_by(stuck, ObjectKind::Link)));
     }
     let caps = answers::caps_found(station)?;
     let controls = connections(station)?.matches(NAME_PREFIX).count();
@@ -224,9 +224,9 @@ fn outgrows(station: &Namespace) -> Result<bool> {
 /// (The programs of a congestion control belong to it: no process holds them, and they live while a socket uses it.)
 pub fn objects(ours: &[i32]) -> Result<BTreeSet<Object>> {
     let is_giveways = |object: &Object| match object.kind {
-        Kind::Program => object.name.starts_with(NAME_PREFIX) && !object.is_struct_ops,
-        Kind::Link => object.is_struct_ops,
-        Kind::SocketFilter | Kind::Map => false,
+        ObjectKind::Program => object.name.starts_with(NAME_PREFIX) && !object.is_struct_ops,
+        ObjectKind::Link => object.is_struct_ops,
+        ObjectKind::SocketFilter | ObjectKind::Map => false,
     };
     let mut objects = all();
     objects.retain(is_giveways);
@@ -239,7 +239,7 @@ pub fn objects(ours: &[i32]) -> Result<BTreeSet<Object>> {
 }
 
 fn without_held_by(task: i32, mut objects: BTreeSet<Object>) -> BTreeSet<Object> {
-    for kind in [Kind::Program, Kind::Link] {
+    for kind in [ObjectKind::Program, ObjectKind::Link] {
         let held = held_by(task, kind);
         objects.retain(|object| object.kind != kind || !held.contains(&object.id));
     }

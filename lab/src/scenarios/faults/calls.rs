@@ -26,7 +26,7 @@ enum About {
     Bpf,
 }
 
-struct Kind {
+struct CallKind {
     number: libc::c_long,
     name: &'static str,
     about: About,
@@ -35,14 +35,14 @@ struct Kind {
 
 macro_rules! kinds {
     ($($error:ident: $($call:ident $about:expr),+;)+) => {
-        &[$($(Kind { number: libc::$call, name: stringify!($call), about: $about, error: Errno::$error }),+),+]
+        &[$($(CallKind { number: libc::$call, name: stringify!($call), about: $about, error: Errno::$error }),+),+]
     };
 }
 
 use About::{Bpf, Descriptor, DescriptorAnd, Nothing, Number, Pair, Path};
 
 /// Another one fails with ENOMEM.
-const KINDS: &[Kind] = kinds! {
+const KINDS: &[CallKind] = kinds! {
     EMFILE: SYS_openat Path(1), SYS_socket Pair, SYS_pipe2 Nothing, SYS_dup3 Nothing, SYS_accept4 Descriptor,
         SYS_epoll_create1 Nothing, SYS_eventfd2 Nothing, SYS_memfd_create Nothing, SYS_pidfd_open Nothing,
         SYS_perf_event_open Nothing, SYS_timerfd_create Nothing, SYS_fcntl DescriptorAnd(1), SYS_socketpair Nothing,
@@ -76,7 +76,7 @@ const KINDS: &[Kind] = kinds! {
 
 /// Those that an older architecture has under other names.
 #[cfg(target_arch = "x86_64")]
-const OLD_KINDS: &[Kind] = kinds! {
+const OLD_KINDS: &[CallKind] = kinds! {
     EMFILE: SYS_open Path(0), SYS_dup2 Nothing;
     EIO: SYS_stat Path(0), SYS_lstat Path(0), SYS_readlink Path(0), SYS_unlink Path(0), SYS_access Path(0),
         SYS_rmdir Path(0);
@@ -86,7 +86,7 @@ const OLD_KINDS: &[Kind] = kinds! {
     ENOMEM: SYS_arch_prctl Number(0);
 };
 #[cfg(not(target_arch = "x86_64"))]
-const OLD_KINDS: &[Kind] = &[];
+const OLD_KINDS: &[CallKind] = &[];
 
 /// What has no error to return (close(2) has closed the descriptor whatever it returns), or none that could be answered:
 /// the C library aborts where a thread cannot have rseq(2).
@@ -116,7 +116,7 @@ pub fn never_fails(call: &libc::seccomp_data) -> bool {
     libc::c_long::from(call.nr) == libc::SYS_futex && [wake, wake_some].contains(&operation)
 }
 
-fn kind(number: libc::c_long) -> Option<&'static Kind> {
+fn kind(number: libc::c_long) -> Option<&'static CallKind> {
     KINDS.iter().chain(OLD_KINDS).find(|kind| kind.number == number)
 }
 

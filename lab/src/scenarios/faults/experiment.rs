@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use serde::Serialize;
 use serde_json::json;
 
-use super::injector::{Call, Job, Part, State, ask};
+use super::injector::{Call, InjectorState, Job, RunPhase, ask};
 use crate::access_point::Cap;
 use crate::air::{SERVER_DEVICE, STATION_DEVICE};
 use crate::bpf_objects::Object;
@@ -26,8 +26,8 @@ use crate::network::{End, add_pair};
 use crate::outcome::Outcome;
 use crate::role::Role;
 use crate::scenarios::fails_open::changes::{Changes, InForce};
-use crate::scenarios::fails_open::experiment::{Held, left_over, objects};
-use crate::traffic::stream::{Source, start_sink};
+use crate::scenarios::fails_open::experiment::{Holders, left_over, objects};
+use crate::traffic::stream::{TcpSource, start_sink};
 
 const ADDRESS: &str = "10.77.0.1";
 const CAP: Cap = Cap::Segments(20);
@@ -59,7 +59,7 @@ impl Wanted {
 
 /// What became of a run in which a call failed.
 #[derive(Default, Serialize)]
-struct Case {
+struct FaultCase {
     call: Option<Call>,
     /// The call was made, and failed.
     is_met: bool,
@@ -86,7 +86,7 @@ struct Case {
 struct Stage {
     changes: Changes,
     /// Sends only while a daemon runs: with no queue it would take all of a CPU.
-    source: Source,
+    source: TcpSource,
     _sink: Role,
     near: Namespace,
     _far: Namespace,
@@ -96,7 +96,7 @@ struct Stage {
 }
 
 /// `whose`: the guardian's calls or the daemon's, in which part of a run.
-pub fn fail_each_call(run: &Run, whose: (bool, Part), wanted: &Wanted, seconds: f64) -> Result<Outcome> {
+pub fn fail_each_call(run: &Run, whose: (bool, RunPhase), wanted: &Wanted, seconds: f64) -> Result<Outcome> {
     let mut stage = Stage::set_up(run, seconds)?;
     let (case, seen) = stage.one_run(None, whose.0)?;
     let is_well = case.is_up && case.left.is_none() && case.lacks.is_empty() && !case.hung && case.panics.is_empty();
@@ -116,10 +116,10 @@ pub fn fail_each_call(run: &Run, whose: (bool, Part), wanted: &Wanted, seconds: 
     Ok(count(run.name, &cases))
 }
 
-fn count(name: &str, cases: &[Case]) -> Outcome {
+fn count(name: &str, cases: &[FaultCase]) -> Outcome {
     let mut outcome = Outcome::default();
     let met = || cases.iter().filter(|case| case.is_met);
-    let mut set = |metric, counts: fn(&Case) -> bool| {
+    let mut set = |metric, counts: fn(&FaultCase) -> bool| {
         outcome.set(name, metric, met().filter(|case| counts(case)).count() as f64);
     };
     set("failed_calls", |_| true);
@@ -131,8 +131,8 @@ fn count(name: &str, cases: &[Case]) -> Outcome {
     set("hangs", |case| case.hung);
     set("own_panics", |case| case.panics.iter().any(|panic| is_ours(panic)));
     set("others_panics", |case| case.panics.iter().any(|panic| !is_ours(panic)));
-    set("unsaid", Case::is_unsaid);
-    set("unclear", Case::is_unclear);
+    set("unsaid", FaultCase::is_unsaid);
+    set("unclear", FaultCase::is_unclear);
     outcome.set(name, "not_met", (cases.len() - met().count()) as f64);
     outcome
 }
@@ -143,7 +143,7 @@ fn is_ours(panic: &str) -> bool {
     ["daemon/", "engine/", "src/"].iter().any(is_in) || panic.contains(".skel.rs:")
 }
 
-impl Case {
+impl FaultCase {
     fn is_refused(&self) -> bool {
         !self.is_up && self.ended.is_some()
     }
@@ -220,7 +220,7 @@ impl Stage {
         let file = run.file(".toml");
         write(&file, &changes.configuration)?;
         let sink = start_sink(&far)?;
-        let source = Source::connect(&near)?;
+        let source = TcpSource::connect(&near)?;
         let words = [
             "run",
             "--config",
@@ -242,7 +242,7 @@ impl Stage {
     }
 
     /// From the start to what is left; and which calls were made, where none failed.
-    fn one_run(&mut self, call: Option<&Call>, by_kill: bool) -> Result<(Case, Vec<Call>)> {
+    fn one_run(&mut self, call: Option<&Call>, by_kill: bool) -> Result<(FaultCase, Vec<Call>)> {
         let before = objects(&[])?;
         let job = Job {
             program: self.job.clone(),
@@ -250,16 +250,16 @@ impl Stage {
             fault: call.cloned(),
         };
         let mut injector = Role::spawn(&self.near, "injector", &job)?;
-        let mut case = Case {
+        let mut case = FaultCase {
             call: call.cloned(),
-            ..Case::default()
+            ..FaultCase::default()
         };
         let state = self.start(&mut injector, &mut case)?;
         if case.is_up {
             self.source.start()?;
-            let is_all_of_it = call.is_none_or(|call| call.part == Part::Work);
+            let is_all_of_it = call.is_none_or(|call| call.part == RunPhase::Work);
             self.work(&mut injector, &mut case, is_all_of_it)?;
-            injector.ask::<State>(json!(Part::End))?;
+            injector.ask::<InjectorState>(json!(RunPhase::End))?;
             let signal = if by_kill { Signal::SIGKILL } else { Signal::SIGTERM };
             // It may have ended by itself.
             let _ = kill(Pid::from_raw(state.pid), signal);
@@ -267,11 +267,10 @@ impl Stage {
         let state = until(LIMIT, &mut injector, |state| state.is_over)?;
         case.hung |= !state.is_over;
         (case.is_met, case.is_loaders) = (state.has_failed, state.is_loaders);
-        case.ended = case
-            .ended
-            .or_else(|| state.ended.filter(|how| !is_as_told(how, by_kill)));
+        let as_asked = if by_kill { "SIGKILL" } else { "exit 0" };
+        case.ended = case.ended.or_else(|| state.ended.filter(|how| how != as_asked));
         if case.hung {
-            injector.ask::<State>(ask::KILL)?;
+            injector.ask::<InjectorState>(ask::KILL)?;
         }
         self.look_for_left(&before, &mut case)?;
         if case.is_up {
@@ -282,10 +281,10 @@ impl Stage {
         Ok((case, seen))
     }
 
-    fn start(&self, injector: &mut Role, case: &mut Case) -> Result<State> {
+    fn start(&self, injector: &mut Role, case: &mut FaultCase) -> Result<InjectorState> {
         let deadline = Instant::now() + LIMIT;
         loop {
-            let state: State = injector.ask(ask::STATE)?;
+            let state: InjectorState = injector.ask(ask::STATE)?;
             case.is_up = answers::status(&self.near).is_ok();
             case.ended.clone_from(&state.ended);
             if case.is_up || state.ended.is_some() {
@@ -293,7 +292,7 @@ impl Stage {
             }
             if Instant::now() > deadline {
                 case.hung = true;
-                injector.ask::<State>(ask::KILL)?;
+                injector.ask::<InjectorState>(ask::KILL)?;
                 return Ok(state);
             }
             pause_until(Instant::now() + LOOK_EVERY)?;
@@ -301,8 +300,8 @@ impl Stage {
     }
 
     /// For all its time, or until everything is in force.
-    fn work(&self, injector: &mut Role, case: &mut Case, is_all_of_it: bool) -> Result<()> {
-        injector.ask::<State>(json!(Part::Work))?;
+    fn work(&self, injector: &mut Role, case: &mut FaultCase, is_all_of_it: bool) -> Result<()> {
+        injector.ask::<InjectorState>(json!(RunPhase::Work))?;
         // Whatever they answer, they have to.
         for words in [
             "why",
@@ -337,7 +336,7 @@ impl Stage {
             case.lacks.retain(|what| still.contains(what));
             case.queue_why = case.lacks.contains(&"queue").then_some(status.network.queue.why);
         }
-        case.ended = injector.ask::<State>(ask::STATE)?.ended;
+        case.ended = injector.ask::<InjectorState>(ask::STATE)?.ended;
         Ok(())
     }
 
@@ -363,10 +362,10 @@ impl Stage {
         Ok(all.iter().filter(|(_, there)| !there).map(|(name, _)| *name).collect())
     }
 
-    fn look_for_left(&mut self, before: &BTreeSet<Object>, case: &mut Case) -> Result<()> {
+    fn look_for_left(&mut self, before: &BTreeSet<Object>, case: &mut FaultCase) -> Result<()> {
         let left = || -> Result<Option<String>> {
             let others = answers::others_found(&self.near)?.join("; ");
-            Ok(left_over(&self.near, &self.changes, before, Held::ByThese(&[]))?
+            Ok(left_over(&self.near, &self.changes, before, Holders::ByThese(&[]))?
                 .or((!others.is_empty()).then_some(others)))
         };
         let left_after = |limit: Duration| -> Result<Option<String>> {
@@ -391,7 +390,7 @@ impl Stage {
         Ok(())
     }
 
-    fn read_log(&self, case: &mut Case) -> Result<()> {
+    fn read_log(&self, case: &mut FaultCase) -> Result<()> {
         let text = fs::read(&self.log).with_context(|| format!("cannot read {}", self.log))?;
         let text = String::from_utf8_lossy(&text);
         let is_word = |line: &&str| ["WARN ", "ERROR "].iter().any(|level| line.contains(level));
@@ -407,15 +406,10 @@ impl Stage {
     }
 }
 
-/// The end that was asked for.
-fn is_as_told(how: &str, by_kill: bool) -> bool {
-    how == if by_kill { "SIGKILL" } else { "exit 0" }
-}
-
-fn until(limit: Duration, injector: &mut Role, holds: fn(&State) -> bool) -> Result<State> {
+fn until(limit: Duration, injector: &mut Role, holds: fn(&InjectorState) -> bool) -> Result<InjectorState> {
     let deadline = Instant::now() + limit;
     loop {
-        let state: State = injector.ask(ask::STATE)?;
+        let state: InjectorState = injector.ask(ask::STATE)?;
         if holds(&state) || Instant::now() > deadline {
             return Ok(state);
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The role `injector`: runs a program, and fails one system call of it or of what it starts, once. Without a fault it
 //! notes which calls there are. Input: the program and the fault; then a line for each question: the part of the run that
-//! begins, or a word of [`ask`]. Output: for each a [`State`]; at the end what was seen.
+//! begins, or a word of [`ask`]. Output: for each an [`InjectorState`]; at the end what was seen.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ const LOOK_EVERY_MS: u16 = 20;
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Part {
+pub enum RunPhase {
     Start,
     Work,
     End,
@@ -32,7 +32,7 @@ pub enum Part {
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Call {
     pub is_guardian: bool,
-    pub part: Part,
+    pub part: RunPhase,
     pub thread: String,
     /// As [`describe`] says it.
     pub call: String,
@@ -53,7 +53,7 @@ pub struct Job {
 }
 
 #[derive(Default, Deserialize, Serialize)]
-pub struct State {
+pub struct InjectorState {
     pub pid: i32,
     /// How the program has ended.
     pub ended: Option<String>,
@@ -77,8 +77,8 @@ pub mod ask {
 struct Injector {
     trap: Trap,
     fault: Option<Call>,
-    part: Part,
-    state: State,
+    part: RunPhase,
+    state: InjectorState,
     processes: BTreeSet<i32>,
     seen: BTreeSet<Call>,
 }
@@ -92,15 +92,15 @@ pub fn run(description: &str) -> Result<()> {
         Some(call) => Stopped::Only(call.number),
     };
     let trap = Trap::start(&program, log, &stopped)?;
-    let state = State {
+    let state = InjectorState {
         pid: trap.pid,
-        ..State::default()
+        ..InjectorState::default()
     };
     let mut injector = Injector {
         processes: BTreeSet::from([trap.pid]),
         trap,
         fault,
-        part: Part::Start,
+        part: RunPhase::Start,
         state,
         seen: BTreeSet::new(),
     };

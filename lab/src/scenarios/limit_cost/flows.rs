@@ -4,7 +4,7 @@
 //! end of all. Either counts the packets with data that its own sockets received, as the kernel counts them, on request.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write, stdin};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -17,22 +17,12 @@ use socket2::{Domain, SockRef, Socket, Type};
 use crate::calls::tcp_info;
 use crate::namespace::Namespace;
 use crate::network::PEER_ADDRESS;
-use crate::role::Role;
+use crate::role::{Role, answer_each};
+use crate::traffic::Direction;
 
 const CHUNK_BYTES: usize = 64 * 1024;
 /// Before it connects: giveway leaves alone what is chosen after it has seen the socket.
 const CONGESTION: &[u8] = b"cubic";
-
-/// As the device sees it.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-pub enum Way {
-    Up,
-    Down,
-}
-
-impl Way {
-    pub const BOTH: [Self; 2] = [Self::Up, Self::Down];
-}
 
 /// What one program does.
 #[derive(Clone, Copy, Deserialize, Serialize)]
@@ -40,7 +30,7 @@ pub struct Flows {
     pub port: u16,
     pub connections: usize,
     /// None: it sends and receives nothing.
-    pub way: Option<Way>,
+    pub way: Option<Direction>,
 }
 
 impl Flows {
@@ -56,10 +46,10 @@ impl Flows {
 }
 
 /// Packets with data since the start, by the port that they came to.
-pub type Received = BTreeMap<u16, u64>;
+pub type ReceivedPackets = BTreeMap<u16, u64>;
 
 /// The far end of all these ports.
-pub fn start_far(peer: &Namespace, ports: &[(u16, Option<Way>)]) -> Result<Role> {
+pub fn start_far(peer: &Namespace, ports: &[(u16, Option<Direction>)]) -> Result<Role> {
     Role::start(peer, "limit-cost-far", &ports)
 }
 
@@ -71,14 +61,14 @@ pub fn run_near(description: &str) -> Result<()> {
         .collect::<Result<_>>()?;
     println!("connected");
     for connection in &connections {
-        carry(connection.try_clone()?, flows.way.map(|way| way == Way::Up));
+        carry(connection.try_clone()?, flows.way.map(|way| way == Direction::Up));
     }
-    answer(|| received(&connections))
+    answer_each(|_| received(&connections))
 }
 
 /// The role `limit-cost-far`.
 pub fn run_far(description: &str) -> Result<()> {
-    let ports: Vec<(u16, Option<Way>)> = serde_json::from_str(description)?;
+    let ports: Vec<(u16, Option<Direction>)> = serde_json::from_str(description)?;
     let all = Arc::new(Mutex::new(BTreeMap::<u16, Vec<TcpStream>>::new()));
     for (port, way) in ports {
         let listener = TcpListener::bind(("0.0.0.0", port)).with_context(|| format!("cannot listen on port {port}"))?;
@@ -89,15 +79,15 @@ pub fn run_far(description: &str) -> Result<()> {
                 let Ok(kept) = connection.try_clone() else { continue };
                 let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
                 all.entry(port).or_default().push(kept);
-                carry(connection, way.map(|way| way == Way::Down));
+                carry(connection, way.map(|way| way == Direction::Down));
             }
         });
     }
     println!("listening");
-    answer(|| {
+    answer_each(|_| {
         let all = all.lock().unwrap_or_else(PoisonError::into_inner);
         let of = |(port, connections): (&u16, &Vec<TcpStream>)| Ok((*port, received(connections)?));
-        all.iter().map(of).collect::<Result<Received>>()
+        all.iter().map(of).collect::<Result<ReceivedPackets>>()
     })
 }
 
@@ -126,13 +116,4 @@ fn carry(mut connection: TcpStream, sends: Option<bool>) {
 fn received(connections: &[TcpStream]) -> Result<u64> {
     let of = |connection| Ok(u64::from(tcp_info(connection)?.tcpi_data_segs_in));
     connections.iter().map(of).sum()
-}
-
-/// For each line.
-fn answer<T: Serialize>(read: impl Fn() -> Result<T>) -> Result<()> {
-    for line in stdin().lines() {
-        line?;
-        println!("{}", serde_json::to_string(&read()?)?);
-    }
-    Ok(())
 }

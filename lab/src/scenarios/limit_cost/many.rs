@@ -2,21 +2,21 @@
 //! Many limits at once, each of a rule and in both directions, of which some have traffic: how long it takes until all are in
 //! force, what each lets pass, and what the daemon costs while nothing is sent any more.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::flows::{Flows, Received, Way, start_far};
-use super::place::{Place, configuration};
-use crate::experiment::{Run, pause};
+use super::flows::{Flows, ReceivedPackets, start_far};
+use super::place::{LoadedDevice, configuration};
+use crate::experiment::{Run, TemporaryFolder, pause};
 use crate::giveway::{self, Daemon, answers};
-use crate::interrupt::wait_for;
+use crate::interrupt::{wait_for, wait_until};
 use crate::meter::{Meter, resident_mb};
 use crate::outcome::Outcome;
 use crate::role::Role;
+use crate::traffic::Direction;
 use crate::uplink::PACKET_BYTES;
 
 const FIRST_PORT: u16 = 5_800;
@@ -41,7 +41,7 @@ pub struct Many {
 /// A program under a limit.
 struct Active {
     port: u16,
-    way: Way,
+    way: Direction,
     mbit: f64,
     program: Role,
 }
@@ -49,7 +49,7 @@ struct Active {
 /// What a limit let pass, as the receiving socket counted it.
 #[derive(Serialize)]
 struct Passed {
-    way: Way,
+    way: Direction,
     limit_mbit: f64,
     of_limit: f64,
 }
@@ -57,17 +57,14 @@ struct Passed {
 impl Many {
     pub fn run(self, run: &Run) -> Result<Outcome> {
         ensure!(self.active <= self.limits, "more programs than limits");
-        let place = Place::raise()?;
+        let place = LoadedDevice::raise()?;
         let device = &place.device;
         let ports: Vec<_> = (0..self.active).map(|n| (port_of(n), Some(way_of(n)))).collect();
         let mut far = start_far(&place.peer, &ports)?;
-        let rules = Rules::create(run)?;
-        let words = rules
-            .folder
-            .to_str()
-            .context("the folder of rules has a strange name")?;
-        let mut daemon = Daemon::launch_with_rules(words, device, &configuration(), &run.file(""))?;
-        daemon.wait_until_up(device)?;
+        let rules = run.temporary_folder()?;
+        write_rules(&rules, &[])?;
+        let words = rules.0.display().to_string();
+        let mut daemon = Daemon::raise_with_rules(&words, device, &configuration(), &run.file(""))?;
         let mut outcome = Outcome::default();
         run.progress.tick("putting limits up");
         self.put_up(&place, &rules, run, &mut outcome)?;
@@ -80,14 +77,15 @@ impl Many {
         tell_idle(&mut outcome, run.name, &daemon)?;
         run.progress.tick("taking limits down");
         take_down(&place, &rules, run, &mut outcome)?;
-        outcome.set(run.name, "left_attached", place.attached(&daemon)?.total() as f64);
+        let left: usize = place.attached(&daemon)?.iter().map(|(_, count)| count).sum();
+        outcome.set(run.name, "left_attached", left as f64);
         daemon.stop()?;
         Ok(outcome)
     }
 
     /// From the request to read the rules until both directions have all limits.
-    fn put_up(&self, place: &Place, rules: &Rules, run: &Run, outcome: &mut Outcome) -> Result<()> {
-        rules.write(&self.rules())?;
+    fn put_up(&self, place: &LoadedDevice, rules: &TemporaryFolder, run: &Run, outcome: &mut Outcome) -> Result<()> {
+        write_rules(rules, &self.rules())?;
         let began = Instant::now();
         answers::reload(&place.device)?;
         let limits = usize::try_from(self.limits)?;
@@ -120,7 +118,7 @@ impl Many {
         (least * (most / least).powf(part) * 1e3).round() / 1e3
     }
 
-    fn send(&self, place: &Place, far: &mut Role) -> Result<Vec<Passed>> {
+    fn send(&self, place: &LoadedDevice, far: &mut Role) -> Result<Vec<Passed>> {
         let start = |n| {
             let (port, way) = (port_of(n), way_of(n));
             let flows = Flows {
@@ -161,46 +159,24 @@ impl Active {
 
 /// Packets of each, and when they were counted: what is sent, at the far end.
 fn count(active: &mut [Active], far: &mut Role) -> Result<Vec<(Instant, u64)>> {
-    let (at, at_far): (_, Received) = (Instant::now(), far.ask("")?);
+    let (at, at_far): (_, ReceivedPackets) = (Instant::now(), far.ask("")?);
     let of = |active: &mut Active| match active.way {
-        Way::Up => Ok((at, at_far.get(&active.port).copied().unwrap_or_default())),
-        Way::Down => Ok((Instant::now(), active.program.ask("")?)),
+        Direction::Up => Ok((at, at_far.get(&active.port).copied().unwrap_or_default())),
+        Direction::Down => Ok((Instant::now(), active.program.ask("")?)),
     };
     active.iter_mut().map(of).collect()
 }
 
-/// The folder, gone when dropped, as a later run is to begin with none.
-struct Rules {
-    folder: PathBuf,
-}
-
-impl Rules {
-    fn create(run: &Run) -> Result<Self> {
-        let folder = run.file("-rules");
-        std::fs::create_dir_all(&folder)?;
-        let rules = Self { folder };
-        rules.write(&[])?;
-        Ok(rules)
-    }
-
-    fn write(&self, rules: &[Value]) -> Result<()> {
-        giveway::write(&self.folder.join("10-limits.toml"), &json!({"rule": rules}))
-    }
-}
-
-impl Drop for Rules {
-    fn drop(&mut self) {
-        // What cannot be removed is written anew.
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
+fn write_rules(folder: &TemporaryFolder, rules: &[Value]) -> Result<()> {
+    giveway::write(&folder.0.join("10-limits.toml"), &json!({"rule": rules}))
 }
 
 fn port_of(n: u64) -> u16 {
     FIRST_PORT + n as u16
 }
 
-fn way_of(n: u64) -> Way {
-    Way::BOTH[n as usize % 2]
+fn way_of(n: u64) -> Direction {
+    Direction::BOTH[n as usize % 2]
 }
 
 fn idle_rule(n: u64) -> Value {
@@ -221,26 +197,26 @@ fn with_limit(mut rule: Value, mbit: f64) -> Value {
 }
 
 /// How many limits are in force for what is sent, and for what arrives.
-fn held(place: &Place) -> Result<[usize; 2]> {
+fn held(place: &LoadedDevice) -> Result<[usize; 2]> {
     let network = answers::status(&place.device)?.network;
     Ok([network.uploads, network.downloads].map(|view| if view.links.is_empty() { 0 } else { view.limits.len() }))
 }
 
-fn take_down(place: &Place, rules: &Rules, run: &Run, outcome: &mut Outcome) -> Result<()> {
-    rules.write(&[])?;
+fn take_down(place: &LoadedDevice, rules: &TemporaryFolder, run: &Run, outcome: &mut Outcome) -> Result<()> {
+    write_rules(rules, &[])?;
     let began = Instant::now();
     answers::reload(&place.device)?;
-    wait_for("no limit", PUT_UP_WITHIN, || {
+    wait_until("no limit", PUT_UP_WITHIN, || {
         let held = held(place)?;
         pause(LOOK_EVERY_S)?;
-        Ok((held == [0; 2]).then_some(()))
+        Ok(held == [0; 2])
     })?;
     outcome.set(run.name, "taken_down_s", began.elapsed().as_secs_f64());
     Ok(())
 }
 
 fn tell_passed(outcome: &mut Outcome, point: &str, passed: &[Passed]) {
-    for (way, name) in [(Way::Up, "up"), (Way::Down, "down")] {
+    for (way, name) in [(Direction::Up, "up"), (Direction::Down, "down")] {
         let of_limit: Vec<_> = passed
             .iter()
             .filter(|passed| passed.way == way)

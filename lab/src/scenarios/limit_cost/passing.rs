@@ -8,15 +8,16 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 
-use super::flows::{Flows, Way, start_far};
-use super::place::{Attached, Period, Place, Spent, configuration};
+use super::flows::{Flows, start_far};
+use super::place::{LoadedDevice, UsageInterval, UsageTotals, configuration};
 use crate::bpf_objects::{Nothing, enable_statistics};
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
-use crate::interrupt::wait_for;
+use crate::interrupt::{wait_for, wait_until};
 use crate::outcome::Outcome;
 use crate::role::Role;
 use crate::statistics::percentile;
+use crate::traffic::Direction;
 
 const PORT: u16 = 5_701;
 const SILENT_PORT: u16 = 5_702;
@@ -30,7 +31,7 @@ const SETTLE_S: f64 = 0.1;
 
 #[derive(Clone, Copy)]
 pub struct Passing {
-    pub way: Way,
+    pub way: Direction,
     pub gro: bool,
     pub connections: usize,
     /// Of both states; 0: their programs are measured alone.
@@ -38,30 +39,16 @@ pub struct Passing {
     pub window_s: f64,
 }
 
-#[derive(Clone, Copy, Eq, PartialEq)]
-pub enum State {
-    NoLimit,
-    OneLimit,
-}
-
-impl State {
-    pub const ALL: [Self; 2] = [Self::NoLimit, Self::OneLimit];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NoLimit => "no-limit",
-            Self::OneLimit => "one-limit",
-        }
-    }
-}
+/// By their names: whether there is a limit, which nothing of the traffic has.
+pub const STATES: [(&str, bool); 2] = [("no-limit", false), ("one-limit", true)];
 
 /// The device under load.
-struct Load<'a> {
-    place: &'a Place,
+struct LoadedPlace<'a> {
+    place: &'a LoadedDevice,
     daemon: &'a Daemon,
     silent: &'a Role,
     passing: Passing,
-    state: State,
+    is_limited: bool,
     /// How often the daemon did not answer in time.
     unanswered: Cell<u32>,
 }
@@ -75,21 +62,20 @@ struct Round {
 
 impl Passing {
     pub fn run(self, run: &Run) -> Result<Outcome> {
-        let place = Place::raise()?;
+        let place = LoadedDevice::raise()?;
         place.set_offloads(self.way, self.gro)?;
         let _far = start_far(&place.peer, &[(PORT, Some(self.way)), (SILENT_PORT, None)])?;
-        let mut daemon = Daemon::launch(&place.device, &configuration(), &run.file(""))?;
-        daemon.wait_until_up(&place.device)?;
+        let mut daemon = Daemon::raise(&place.device, &configuration(), &run.file(""))?;
         let start = |port, connections, way| Flows { port, connections, way }.start(&place.device);
         let silent = start(SILENT_PORT, 1, None)?;
         let _flows = start(PORT, self.connections, Some(self.way))?;
         pause(BEGIN_S)?;
-        let mut load = Load {
+        let mut load = LoadedPlace {
             place: &place,
             daemon: &daemon,
             silent: &silent,
             passing: self,
-            state: State::NoLimit,
+            is_limited: false,
             unanswered: Cell::new(0),
         };
         let mut outcome = Outcome::default();
@@ -101,7 +87,7 @@ impl Passing {
     }
 }
 
-impl Load<'_> {
+impl LoadedPlace<'_> {
     /// In each round the state that the round before has ended with comes first.
     fn compare(&mut self, run: &Run, outcome: &mut Outcome) -> Result<()> {
         let mut rounds = Vec::new();
@@ -115,9 +101,9 @@ impl Load<'_> {
             .iter()
             .map(|round| round.one_limit_mbit / round.no_limit_mbit)
             .collect();
-        for state in State::ALL {
-            let mbit: Vec<_> = rounds.iter().map(|round| round.of(state)).collect();
-            let point = format!("{}/{}", run.name, state.name());
+        for (state, is_limited) in STATES {
+            let mbit: Vec<_> = rounds.iter().map(|round| round.of(is_limited)).collect();
+            let point = format!("{}/{}", run.name, state);
             outcome.set(&point, "mbit", percentile(&mbit, 50.0));
         }
         outcome.percentiles(run.name, "ratio_*", &ratios, &[0, 25, 50, 75, 100]);
@@ -125,16 +111,12 @@ impl Load<'_> {
     }
 
     fn round(&mut self) -> Result<Round> {
-        let first = self.state;
-        let other = if first == State::NoLimit {
-            State::OneLimit
+        let first = self.is_limited;
+        let [of_first, of_other] = [self.mbit_in(first)?, self.mbit_in(!first)?];
+        let (no_limit_mbit, one_limit_mbit) = if first {
+            (of_other, of_first)
         } else {
-            State::NoLimit
-        };
-        let [of_first, of_other] = [self.mbit_in(first)?, self.mbit_in(other)?];
-        let (no_limit_mbit, one_limit_mbit) = match first {
-            State::NoLimit => (of_first, of_other),
-            State::OneLimit => (of_other, of_first),
+            (of_first, of_other)
         };
         Ok(Round {
             no_limit_mbit,
@@ -142,31 +124,36 @@ impl Load<'_> {
         })
     }
 
-    fn mbit_in(&mut self, state: State) -> Result<f64> {
-        self.switch(state)?;
+    fn mbit_in(&mut self, is_limited: bool) -> Result<f64> {
+        self.switch(is_limited)?;
         Ok(self.period()?.mbit())
     }
 
-    fn period(&self) -> Result<Period> {
-        let before = Spent::read(self.daemon, self.passing.way)?;
+    fn period(&self) -> Result<UsageInterval> {
+        let before = UsageTotals::read(self.daemon, self.passing.way)?;
         pause(self.passing.window_s)?;
-        Ok(Spent::read(self.daemon, self.passing.way)?.since(&before))
+        Ok(UsageTotals::read(self.daemon, self.passing.way)?.since(&before))
     }
 
     /// What the programs take in each state, apart from the rounds: the kernel's counting costs something itself.
     fn measure_programs(&mut self, run: &Run, outcome: &mut Outcome) -> Result<()> {
-        for state in State::ALL {
-            run.progress.tick(&format!("programs, {}", state.name()));
-            self.switch(state)?;
+        for (state, is_limited) in STATES {
+            run.progress.tick(&format!("programs, {}", state));
+            self.switch(is_limited)?;
             let _statistics = enable_statistics()?;
             let nothing = Nothing::load()?;
             let before = nothing.program.runs()?;
             let period = self.period()?;
             let clock = nothing.program.runs()? - before;
             let clock_ns = clock.time_ns as f64 / clock.count.max(1) as f64;
-            let point = format!("{}/{}", run.name, state.name());
-            tell(outcome, &point, &period, clock_ns);
-            tell_attached(outcome, &point, &self.place.attached(self.daemon)?);
+            let point = format!("{}/{}", run.name, state);
+            set_metrics(outcome, &point, &period, clock_ns);
+            let attached = self.place.attached(self.daemon)?;
+            for (what, count) in attached {
+                outcome.set(&point, what, count as f64);
+            }
+            let all: usize = attached.iter().map(|(_, count)| count).sum();
+            outcome.set(&point, "attached", all as f64);
         }
         Ok(())
     }
@@ -184,36 +171,36 @@ impl Load<'_> {
         })
     }
 
-    fn switch(&mut self, state: State) -> Result<()> {
-        if state == self.state {
+    fn switch(&mut self, is_limited: bool) -> Result<()> {
+        if is_limited == self.is_limited {
             return Ok(());
         }
-        let is_limited = state == State::OneLimit;
         let kbit = is_limited.then_some(LIMIT_KBIT);
         let device = &self.place.device;
         self.insist("the limit to be taken", || {
             answers::limit_by_hand(device, self.silent.id(), kbit)
         })?;
-        wait_for("the limit to be put up or taken down", SWITCHED_WITHIN, || {
+        wait_until("the limit to be put up or taken down", SWITCHED_WITHIN, || {
             let network = self.insist("the status", || answers::status(device))?.network;
             let held = [network.downloads, network.uploads].map(|view| !view.links.is_empty());
-            Ok((held == [is_limited; 2]).then_some(()))
+            Ok(held == [is_limited; 2])
         })?;
-        self.state = state;
+        self.is_limited = is_limited;
         pause(SETTLE_S)
     }
 }
 
 impl Round {
-    fn of(self, state: State) -> f64 {
-        match state {
-            State::NoLimit => self.no_limit_mbit,
-            State::OneLimit => self.one_limit_mbit,
+    fn of(self, is_limited: bool) -> f64 {
+        if is_limited {
+            self.one_limit_mbit
+        } else {
+            self.no_limit_mbit
         }
     }
 }
 
-fn tell(outcome: &mut Outcome, point: &str, period: &Period, clock_ns: f64) {
+fn set_metrics(outcome: &mut Outcome, point: &str, period: &UsageInterval, clock_ns: f64) {
     outcome.set(point, "clock_ns", clock_ns);
     outcome.set(point, "limits_ns_per_packet", period.limits_ns_per_packet(clock_ns));
     outcome.set(point, "limits_runs_per_packet", period.limits_runs_per_packet());
@@ -222,11 +209,4 @@ fn tell(outcome: &mut Outcome, point: &str, period: &Period, clock_ns: f64) {
         let each = runs.net_ns(clock_ns) / runs.count as f64;
         outcome.set(point, &format!("{name}_ns"), each);
     }
-}
-
-fn tell_attached(outcome: &mut Outcome, point: &str, attached: &Attached) {
-    outcome.set(point, "tcx_programs", attached.tcx_programs as f64);
-    outcome.set(point, "clsact_qdiscs", attached.clsact_qdiscs as f64);
-    outcome.set(point, "ifb_devices", attached.ifb_devices as f64);
-    outcome.set(point, "attached", attached.total() as f64);
 }

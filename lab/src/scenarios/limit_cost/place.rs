@@ -8,20 +8,20 @@ use std::time::Instant;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::flows::Way;
 use crate::air::STATION_DEVICE;
-use crate::bpf_objects::{Kind, Runs, attached_links, held_by, runs_of};
+use crate::bpf_objects::{ObjectKind, Runs, attached_links, held_by, runs_of};
 use crate::giveway::Daemon;
 use crate::meter::is_iterator;
 use crate::namespace::Namespace;
 use crate::network::raise_pair;
 use crate::proc::numbers;
+use crate::traffic::Direction;
 use crate::uplink::PACKET_BYTES;
 
 /// Those that are there for limits alone.
 const OF_LIMITS: [&str; 5] = ["gw_admit", "gw_come_back", "gw_detour", "gw_leaves", "gw_to_class"];
 
-pub struct Place {
+pub struct LoadedDevice {
     pub device: Namespace,
     pub peer: Namespace,
 }
@@ -34,27 +34,14 @@ pub fn configuration() -> Value {
     json!({"cap": {"policy": "none"}, "queue": {"backend": "none"}, "marks": marks})
 }
 
-/// What giveway has attached or made in the device's namespace.
-pub struct Attached {
-    pub tcx_programs: usize,
-    pub clsact_qdiscs: usize,
-    pub ifb_devices: usize,
-}
-
-impl Attached {
-    pub fn total(&self) -> usize {
-        self.tcx_programs + self.clsact_qdiscs + self.ifb_devices
-    }
-}
-
 /// Totals; the difference of two is a period.
-pub struct Spent {
+pub struct UsageTotals {
     at: Instant,
     bytes: f64,
     programs: BTreeMap<String, Runs>,
 }
 
-impl Place {
+impl LoadedDevice {
     pub fn raise() -> Result<Self> {
         let (device, peer) = raise_pair()?;
         Ok(Self { device, peer })
@@ -62,7 +49,7 @@ impl Place {
 
     /// Packets cross the wire one by one, and those with data are put together as they arrive, or are not. With `gro` the device
     /// sends them whole, as to hardware that takes them apart.
-    pub fn set_offloads(&self, way: Way, gro: bool) -> Result<()> {
+    pub fn set_offloads(&self, way: Direction, gro: bool) -> Result<()> {
         let ethtool = |at: &Namespace, features: &str| at.run("ethtool", &format!("-K {STATION_DEVICE} {features}"));
         let one_by_one = |at: &Namespace| {
             ethtool(at, "tso off gso off")?;
@@ -70,54 +57,58 @@ impl Place {
             at.ip(&format!("link set dev {STATION_DEVICE} gso_max_segs 1"))
         };
         match (way, gro) {
-            (Way::Up, true) => ethtool(&self.peer, "gro on").map(drop),
-            (Way::Up, false) => {
+            (Direction::Up, true) => ethtool(&self.peer, "gro on").map(drop),
+            (Direction::Up, false) => {
                 ethtool(&self.peer, "gro off")?;
                 one_by_one(&self.device)
             }
-            (Way::Down, _) => {
+            (Direction::Down, _) => {
                 ethtool(&self.device, if gro { "gro on" } else { "gro off" })?;
                 one_by_one(&self.peer)
             }
         }
     }
 
-    pub fn attached(&self, daemon: &Daemon) -> Result<Attached> {
-        let links = attached_links(&held_by(daemon.process.id(), Kind::Link));
+    /// What giveway has attached or made in the device's namespace.
+    pub fn attached(&self, daemon: &Daemon) -> Result<[(&'static str, usize); 3]> {
+        let links = attached_links(&held_by(daemon.process.id(), ObjectKind::Link));
         let qdiscs = self.device.tc("qdisc show")?;
         let ifbs = self.device.run("ip", "-oneline link show type ifb")?.stdout;
         let lines = |said: &[u8], word: &str| {
             let said = String::from_utf8_lossy(said);
             said.lines().filter(|line| line.contains(word)).count()
         };
-        Ok(Attached {
-            tcx_programs: links.iter().filter(|link| link.name.starts_with("Tcx")).count(),
-            clsact_qdiscs: lines(&qdiscs, "qdisc clsact"),
-            ifb_devices: lines(&ifbs, "giveway-"),
-        })
+        Ok([
+            (
+                "tcx_programs",
+                links.iter().filter(|link| link.name.starts_with("Tcx")).count(),
+            ),
+            ("clsact_qdiscs", lines(&qdiscs, "qdisc clsact")),
+            ("ifb_devices", lines(&ifbs, "giveway-")),
+        ])
     }
 }
 
-impl Spent {
+impl UsageTotals {
     /// The daemon is in the device's namespace.
-    pub fn read(daemon: &Daemon, way: Way) -> Result<Self> {
+    pub fn read(daemon: &Daemon, way: Direction) -> Result<Self> {
         let pid = daemon.process.id();
         let counted = numbers(&format!("/proc/{pid}/net/dev"), &format!("{STATION_DEVICE}:"))?;
         // Received bytes come first, sent bytes ninth.
-        let column = if way == Way::Down { 0 } else { 8 };
+        let column = if way == Direction::Down { 0 } else { 8 };
         Ok(Self {
             at: Instant::now(),
             bytes: counted.get(column).copied().unwrap_or_default(),
-            programs: runs_of(&held_by(pid, Kind::Program)),
+            programs: runs_of(&held_by(pid, ObjectKind::Program)),
         })
     }
 
-    pub fn since(&self, before: &Self) -> Period {
+    pub fn since(&self, before: &Self) -> UsageInterval {
         let gone = |(name, after): (&String, &Runs)| {
             let before = before.programs.get(name).copied().unwrap_or_default();
             (name.clone(), *after - before)
         };
-        Period {
+        UsageInterval {
             seconds: (self.at - before.at).as_secs_f64(),
             bytes: self.bytes - before.bytes,
             programs: self.programs.iter().map(gone).collect(),
@@ -125,13 +116,13 @@ impl Spent {
     }
 }
 
-pub struct Period {
+pub struct UsageInterval {
     seconds: f64,
     bytes: f64,
     programs: BTreeMap<String, Runs>,
 }
 
-impl Period {
+impl UsageInterval {
     pub fn mbit(&self) -> f64 {
         self.bytes * 8e-6 / self.seconds
     }

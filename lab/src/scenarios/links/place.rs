@@ -12,12 +12,12 @@ use super::{RATES_MBIT, SETTLED};
 use crate::air::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
-use crate::interrupt::wait_for;
+use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::network::{End, add_pair};
 use crate::role::Role;
-use crate::scenarios::reach::sender::{Kind, Offer};
-use crate::traffic::arrivals::{self, Arrivals};
+use crate::scenarios::reach::sender::Offer;
+use crate::traffic::arrivals::{self, ArrivalCounter};
 
 pub const DEVICES: [&str; 2] = [STATION_DEVICE, "wwan0"];
 pub const NEAR: [&str; 2] = ["10.81.1.1", "10.81.2.1"];
@@ -37,25 +37,21 @@ const WINDOW_S: f64 = 0.2;
 const WINDOWS: usize = 3;
 
 /// Fields go in this order: what runs, then where it runs.
-pub struct Place {
+pub struct MultihomedDevice {
     senders: Vec<Role>,
     daemon: Option<Daemon>,
-    arrivals: [Arrivals; 2],
+    arrivals: [ArrivalCounter; 2],
     pub device: Namespace,
     _far: [Namespace; 2],
     log: PathBuf,
 }
 
-impl Place {
-    pub fn raise(run: &Run) -> Result<Self> {
-        Self::with(run, NEAR, FAR, 24, SERVER)
-    }
-
-    pub fn raise_with_ipv6_alone(run: &Run) -> Result<Self> {
-        Self::with(run, NEAR_IPV6, FAR_IPV6, 64, SERVER_IPV6)
-    }
-
-    fn with(run: &Run, near: [&str; 2], far: [&str; 2], prefix: u8, server: &str) -> Result<Self> {
+impl MultihomedDevice {
+    pub fn raise(run: &Run, is_ipv6_alone: bool) -> Result<Self> {
+        let (near, far, prefix, server) = match is_ipv6_alone {
+            true => (NEAR_IPV6, FAR_IPV6, 64, SERVER_IPV6),
+            false => (NEAR, FAR, 24, SERVER),
+        };
         let device = Namespace::create("device")?;
         let ends = [Namespace::create("first")?, Namespace::create("second")?];
         for at in [&device, &ends[0], &ends[1]] {
@@ -76,7 +72,7 @@ impl Place {
         Ok(Self {
             senders: Vec::new(),
             daemon: None,
-            arrivals: [Arrivals::count(&ends[0])?, Arrivals::count(&ends[1])?],
+            arrivals: [ArrivalCounter::count(&ends[0])?, ArrivalCounter::count(&ends[1])?],
             device,
             _far: ends,
             log: run.file(""),
@@ -98,13 +94,9 @@ impl Place {
         for (key, value) in more.as_object().into_iter().flatten() {
             configuration["uplink"][0][key] = value.clone();
         }
-        let mut daemon = Daemon::launch_with(&[], &self.device, &configuration, &self.log)?;
-        daemon.wait_until_up(&self.device)?;
-        self.daemon = Some(daemon);
+        self.daemon = Some(Daemon::raise_with(&[], &self.device, &configuration, &self.log)?);
         for link in with_queue {
-            wait_for("giveway's queue", QUEUE_LIMIT, || {
-                Ok(self.has_queue(*link)?.then_some(()))
-            })?;
+            wait_until("giveway's queue", QUEUE_LIMIT, || self.has_queue(*link))?;
         }
         Ok(())
     }
@@ -221,13 +213,8 @@ impl Place {
 
 pub fn sender(at: &Namespace, to: &str, port: u16, from: Option<&str>, mbit: f64) -> Result<Role> {
     let offer = Offer {
-        kind: Kind::Udp,
-        to: (to.parse::<std::net::IpAddr>()?, port).into(),
         from: from.map(str::parse).transpose()?,
-        device: String::new(),
-        mbit,
-        handed_to: Vec::new(),
-        descriptor: None,
+        ..Offer::udp((to.parse::<std::net::IpAddr>()?, port).into(), mbit)
     };
     Role::start(at, "reach-sender", &offer)
 }

@@ -17,7 +17,7 @@ pub const MESSAGES: u16 = 3;
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Deserialize, Serialize)]
-pub struct Flow {
+pub struct MarkedFlow {
     pub is_tcp: bool,
     pub to: String,
     pub local_port: u16,
@@ -26,11 +26,11 @@ pub struct Flow {
 }
 
 /// The role `marking-sender`.
-pub fn run(flows: Vec<Flow>) -> Result<u16> {
+pub fn run(flows: Vec<MarkedFlow>) -> Result<u16> {
     flows.iter().map(send).sum()
 }
 
-fn send(flow: &Flow) -> Result<u16> {
+fn send(flow: &MarkedFlow) -> Result<u16> {
     let to = SocketAddr::new(flow.to.parse()?, PORT);
     let kind = if flow.is_tcp { Type::STREAM } else { Type::DGRAM };
     let mut socket = Socket::new(Domain::for_address(to), kind, None)?;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::{Air, Case};
-use crate::access_point::{Background, Cap, Managed};
+use super::{Case, Conditions};
+use crate::access_point::{BackgroundPolicy, Cap, Managed};
 use crate::cell::{Cell, SERVER_ADDRESS};
 use crate::experiment::Run;
 use crate::giveway::answers::caps_in_force;
@@ -17,17 +17,20 @@ use crate::outcome::{Curve, Outcome};
 use crate::role::Role;
 use crate::scenario::{Check, Relation, Trace};
 use crate::statistics::mean;
-use crate::traffic::application::{Kind, SAMPLE_EVERY, Sent, prepare, start_sink};
+use crate::traffic::application::{ApplicationKind, SAMPLE_EVERY, SentPart, UploadReport, prepare, start_sink};
 use playout::play;
 
 /// The first station streams, the other three transfer.
 const STREAMS: usize = 1;
 const PHOTOS: u64 = 10;
+const PHOTO_BYTES: u64 = 12_000_000;
 /// 2.5 Mbit/s.
-const STREAM: Kind = Kind::Stream {
+const STREAM: ApplicationKind = ApplicationKind::Stream {
     frame_bytes: 12_500,
     every_ms: 40,
 };
+/// Of the stream, before it is shown: of a picture that somebody steers by. With a second nothing ever stalls.
+const BUFFER_MS: u64 = 150;
 const MBIT_AT_LEAST: f64 = 1.0;
 const CAPS_READ_AFTER: Duration = Duration::from_millis(1_500);
 
@@ -36,10 +39,9 @@ const CAPS_READ_AFTER: Duration = Duration::from_millis(1_500);
 struct Programs {
     /// Points are below this name.
     point: String,
-    kinds: Vec<(&'static str, Kind)>,
+    kinds: Vec<(&'static str, ApplicationKind)>,
     /// Of streams that run alone; else they end with the last transfer.
     stream_s: f64,
-    buffer_ns: u64,
 }
 
 /// Who has a daemon, and what it does.
@@ -48,7 +50,7 @@ struct Mix {
     name: &'static str,
     managed: Managed,
     giveway: Option<Cap>,
-    background: Option<Background>,
+    background: Option<BackgroundPolicy>,
 }
 
 fn mixes(rtt_ms: u64) -> [Mix; 6] {
@@ -59,7 +61,7 @@ fn mixes(rtt_ms: u64) -> [Mix; 6] {
         giveway,
         background,
     };
-    let background = |is_slowed| Background {
+    let background = |is_slowed| BackgroundPolicy {
         is_marked: true,
         is_slowed,
     };
@@ -81,22 +83,20 @@ fn mixes(rtt_ms: u64) -> [Mix; 6] {
     ]
 }
 
-pub fn variants(air: &Air) -> Vec<Case> {
-    let bytes = |name| air.parameters.count(name) * 1_000;
-    let transfer = Kind::Files {
+pub fn variants(air: &Conditions) -> Vec<Case> {
+    let transfer = ApplicationKind::Files {
         count: 1,
-        bytes: bytes("file_kb"),
+        bytes: air.parameters.count("file_kb") * 1_000,
     };
-    let photos = Kind::Files {
+    let photos = ApplicationKind::Files {
         count: PHOTOS,
-        bytes: bytes("photo_kb"),
+        bytes: PHOTO_BYTES,
     };
     let case = |what: &str, giveway, kinds: &[_]| {
         let programs = Programs {
             point: air.name(what),
             kinds: kinds.to_vec(),
             stream_s: air.seconds("seconds"),
-            buffer_ns: air.parameters.count("buffer_ms") * 1_000_000,
         };
         let case = air.case((what, giveway));
         case.act(programs.estimated_s(), move |cell, run| run_all(&programs, cell, run))
@@ -107,7 +107,7 @@ pub fn variants(air: &Air) -> Vec<Case> {
     }
     let mut kinds = vec![("stream", STREAM)];
     kinds.extend(["transfer-1", "transfer-2", "transfer-3"].map(|what| (what, transfer)));
-    let in_time = Relation::AtMost(air.seconds("buffer_ms"));
+    let in_time = Relation::AtMost(BUFFER_MS as f64);
     for mix in mixes(air.rtt_ms) {
         let case = case(mix.name, mix.giveway, &kinds)
             .on(|place| (place.managed, place.background) = (mix.managed, mix.background))
@@ -121,7 +121,7 @@ pub fn variants(air: &Air) -> Vec<Case> {
 }
 
 /// The stream as good as alone, and the last transfer hardly later than without any control.
-pub fn better_than_both_trades(air: &Air) -> Vec<Check> {
+pub fn better_than_both_trades(air: &Conditions) -> Vec<Check> {
     let (ours, alone) = (air.name("giveway") + "/stream", air.name("alone/stream"));
     let stream = |metric: &'static str| {
         let check = format!("{ours} {metric} - alone");
@@ -138,9 +138,9 @@ pub fn better_than_both_trades(air: &Air) -> Vec<Check> {
 
 impl Programs {
     fn estimated_s(&self) -> f64 {
-        let bytes = |(_, kind): &(_, Kind)| match kind {
-            Kind::Files { count, bytes } => count * bytes,
-            Kind::Stream { .. } => 0,
+        let bytes = |(_, kind): &(_, ApplicationKind)| match kind {
+            ApplicationKind::Files { count, bytes } => count * bytes,
+            ApplicationKind::Stream { .. } => 0,
         };
         let bytes: u64 = self.kinds.iter().map(bytes).sum();
         // As fast as the air is.
@@ -163,39 +163,23 @@ fn run_all(programs: &Programs, cell: &mut Cell, run: &Run) -> Result<Outcome> {
     let prepared = stations.map(|(station, (_, kind))| prepare(cell.station(station), SERVER_ADDRESS, *kind));
     let mut roles: Vec<Role> = prepared.collect::<Result<_>>()?;
     let begun = Instant::now();
-    roles.iter_mut().try_for_each(|role| role.tell("start"))?;
+    roles.iter_mut().try_for_each(|role| role.send_line("start"))?;
     let caps = read_caps(cell, begun)?;
     wait_until_done(programs, &roles, begun, run)?;
-    let sent: Vec<Sent> = roles.into_iter().map(Role::finish).collect::<Result<_>>()?;
+    let sent: Vec<UploadReport> = roles.into_iter().map(Role::finish).collect::<Result<_>>()?;
     let mut outcome = Outcome::default();
     outcome.set(&programs.point, "cap_segments", caps);
-    outcome.set(
-        &programs.point,
-        "lateness_p99_us",
-        cell.air.counters()?.lateness_us.p99 as f64,
-    );
-    outcome.set(
-        &programs.point,
-        "pause_max_ms",
-        sent.iter().filter_map(longest_pause_ms).reduce(f64::max),
-    );
-    let first_ns = sent
-        .iter()
-        .map(|sent| sent.begun_ns)
-        .min()
-        .context("nothing was sent")?;
+    let late_us = cell.air.counters()?.lateness_us.p99;
+    outcome.set(&programs.point, "lateness_p99_us", late_us as f64);
+    let pause_ms = sent.iter().filter_map(longest_pause_ms).reduce(f64::max);
+    outcome.set(&programs.point, "pause_max_ms", pause_ms);
+    let first_ns = sent.iter().map(|sent| sent.begun_ns).min();
+    let first_ns = first_ns.context("nothing was sent")?;
     for (station, ((what, kind), sent)) in programs.kinds.iter().zip(&sent).enumerate() {
-        tell(&mut outcome, programs, (what, *kind), sent);
+        set_metrics(&mut outcome, programs, (what, *kind), sent);
         let at_s = |at_ns: u64| at_ns.saturating_sub(first_ns) as f64 / 1e9;
-        outcome.traces.push(Curve {
-            of: Trace::Cwnd,
-            station,
-            points: sent
-                .samples
-                .iter()
-                .map(|s| (at_s(s.at_ns), f64::from(s.cwnd)))
-                .collect(),
-        });
+        let points = sent.samples.iter().map(|s| (at_s(s.at_ns), f64::from(s.cwnd)));
+        outcome.traces.push(Curve::new(Trace::Cwnd, station, points.collect()));
     }
     run.keep(&sent)?;
     Ok(outcome)
@@ -214,12 +198,9 @@ fn read_caps(cell: &Cell, begun: Instant) -> Result<Option<f64>> {
 
 /// Until the last transfer has ended, or a stream that is alone has lasted.
 fn wait_until_done(programs: &Programs, roles: &[Role], begun: Instant, run: &Run) -> Result<()> {
-    let mut transfers = Vec::new();
-    for (role, (_, kind)) in roles.iter().zip(&programs.kinds) {
-        if matches!(kind, Kind::Files { .. }) {
-            transfers.push(role);
-        }
-    }
+    let of_kinds = roles.iter().zip(&programs.kinds);
+    let transfers = of_kinds.filter(|(_, (_, kind))| matches!(kind, ApplicationKind::Files { .. }));
+    let transfers: Vec<_> = transfers.map(|(role, _)| role).collect();
     if transfers.is_empty() {
         return pause_until(begun + Duration::from_secs_f64(programs.stream_s));
     }
@@ -236,7 +217,7 @@ fn wait_until_done(programs: &Programs, roles: &[Role], begun: Instant, run: &Ru
 }
 
 /// For how long a program was kept from looking at its socket: the machine was busy with something else.
-fn longest_pause_ms(sent: &Sent) -> Option<f64> {
+fn longest_pause_ms(sent: &UploadReport) -> Option<f64> {
     let pauses = sent
         .samples
         .windows(2)
@@ -245,41 +226,31 @@ fn longest_pause_ms(sent: &Sent) -> Option<f64> {
     Some(longest_ms - SAMPLE_EVERY.as_secs_f64() * 1e3)
 }
 
-fn tell(outcome: &mut Outcome, programs: &Programs, (what, kind): (&str, Kind), sent: &Sent) {
+fn set_metrics(outcome: &mut Outcome, programs: &Programs, (what, kind): (&str, ApplicationKind), sent: &UploadReport) {
     let point = match programs.kinds.len() {
         1 => programs.point.clone(),
         _ => format!("{}/{what}", programs.point),
     };
     let cwnds: Vec<_> = sent.samples.iter().map(|sample| f64::from(sample.cwnd)).collect();
-    let rtts: Vec<_> = sent
-        .samples
-        .iter()
-        .map(|sample| f64::from(sample.rtt_us) / 1e3)
-        .collect();
+    let rtts = sent.samples.iter().map(|sample| f64::from(sample.rtt_us) / 1e3);
+    let rtts: Vec<_> = rtts.collect();
     outcome.percentiles(&point, "cwnd_*", &cwnds, &[50, 95, 100]);
     outcome.percentiles(&point, "rtt_*_ms", &rtts, &[50, 99]);
     match kind {
-        Kind::Files { .. } => {
+        ApplicationKind::Files { .. } => {
             let took_s = sent.completion_s();
             outcome.set(&point, "completion_s", took_s);
             // Of the mix, that of the last.
-            let last_s = outcome
-                .points
-                .get(&programs.point)
-                .and_then(|of_all| of_all.get("completion_s").copied());
-            outcome.set(
-                &programs.point,
-                "completion_s",
-                took_s.map(|took_s| took_s.max(last_s.unwrap_or(0.0))),
-            );
+            let of_all = outcome.points.get(&programs.point);
+            let last_s = of_all.and_then(|of_all| of_all.get("completion_s").copied());
+            let last_s = took_s.map(|took_s| took_s.max(last_s.unwrap_or(0.0)));
+            outcome.set(&programs.point, "completion_s", last_s);
         }
-        Kind::Stream { frame_bytes, .. } => {
-            let playout = play(&sent.parts, programs.buffer_ns);
-            let delays = sent
-                .parts
-                .iter()
-                .map(|frame| (frame.arrived_ns - frame.made_ns) as f64 / 1e6);
-            outcome.percentiles(&point, "delay_*_ms", &delays.collect::<Vec<_>>(), &[50, 99, 100]);
+        ApplicationKind::Stream { frame_bytes, .. } => {
+            let playout = play(&sent.parts, BUFFER_MS * 1_000_000);
+            let delay_ms = |frame: &SentPart| (frame.arrived_ns - frame.made_ns) as f64 / 1e6;
+            let delays: Vec<_> = sent.parts.iter().map(delay_ms).collect();
+            outcome.percentiles(&point, "delay_*_ms", &delays, &[50, 99, 100]);
             outcome.set(&point, "stalls", playout.stalls as f64);
             outcome.set(&point, "stalled_s", playout.stalled_ns as f64 / 1e9);
             outcome.set(&point, "late_kb", (playout.late * frame_bytes) as f64 / 1e3);

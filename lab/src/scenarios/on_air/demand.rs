@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 
-use super::{Air, Case};
+use super::{Case, Conditions};
 use crate::cell::Cell;
 use crate::experiment::{Run, pause};
 use crate::outcome::Outcome;
@@ -15,7 +15,7 @@ pub const LITTLE_MBIT: f64 = 0.5;
 const USED: f64 = 0.97;
 const HAS: f64 = 0.9;
 
-pub fn case(air: &Air, case: Case) -> Case {
+pub fn case(air: &Conditions, case: Case) -> Case {
     let (warmup_s, seconds) = (air.seconds("warmup_s"), air.seconds("seconds"));
     let demand = Demand {
         falls_s: warmup_s,
@@ -55,20 +55,17 @@ impl Demand {
         let before_mbit = mbit(0..stations, self.falls_s / 2.0, self.falls_s);
         let others_mbit = before_mbit - LITTLE_MBIT;
         let share_mbit = before_mbit / stations as f64;
+        let light_mbit = mbit(light.clone(), little_s.0, little_s.1);
+        let used_s = uploaded.reaches_s(others, (self.falls_s, self.rises_s), USED * others_mbit);
+        let has_s = uploaded.reaches_s(light, (self.rises_s, self.end_s), HAS * share_mbit);
         let mut outcome = Outcome::default();
         for (metric, value) in [
             ("before_mbit", Some(before_mbit)),
             ("little_mbit", Some(mbit(0..stations, little_s.0, little_s.1))),
-            ("light_mbit", Some(mbit(light.clone(), little_s.0, little_s.1))),
+            ("light_mbit", Some(light_mbit)),
             ("after_mbit", Some(mbit(0..stations, after_s.0, after_s.1))),
-            (
-                "used_s",
-                uploaded.reaches_s(others, (self.falls_s, self.rises_s), USED * others_mbit),
-            ),
-            (
-                "has_s",
-                uploaded.reaches_s(light, (self.rises_s, self.end_s), HAS * share_mbit),
-            ),
+            ("used_s", used_s),
+            ("has_s", has_s),
             ("lateness_p99_us", Some(cell.air.counters()?.lateness_us.p99 as f64)),
         ] {
             outcome.set(run.name, metric, value);

@@ -7,7 +7,7 @@ mod convergence;
 
 use anyhow::Result;
 
-use super::{Air, BALANCED, Besides, Case, PLAIN};
+use super::{BALANCED, Besides, Case, Conditions, PLAIN};
 use crate::access_point::{ARF_LOSSY, Cap};
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Plot, Quantity, Relation, Trace, Variant};
@@ -28,7 +28,7 @@ pub fn stations(parameters: &Parameters) -> Result<Vec<usize>> {
     }
 }
 
-pub fn changing(air: &Air) -> Vec<Case> {
+pub fn changing(air: &Conditions) -> Vec<Case> {
     let total_s = air.seconds("warmup_s") + air.seconds("seconds");
     let mut cases = Vec::new();
     for (kind, joins) in [("join", true), ("leave", false)] {
@@ -46,7 +46,7 @@ pub fn changing(air: &Air) -> Vec<Case> {
 }
 
 /// On the first medium; and the bounds of all.
-pub fn converging(airs: &[Air], changing: &[Variant]) -> Besides {
+pub fn converging(airs: &[Conditions], changing: &[Variant]) -> Besides {
     let air = &airs[0];
     let events = air.parameters.count("events");
     let start_stop = Change::StartStop { events, settle_s: 3.5 };
@@ -76,7 +76,7 @@ pub fn converging(airs: &[Air], changing: &[Variant]) -> Besides {
     (converging, checks)
 }
 
-pub fn plots(airs: &[Air]) -> Vec<Plot> {
+pub fn plots(airs: &[Conditions]) -> Vec<Plot> {
     let mut plots = Vec::new();
     for air in airs {
         for kind in ["join", "leave"] {

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::{Air, Case};
+use super::{Case, Conditions};
 use crate::access_point::Cap;
 use crate::cell::{Cell, connections};
 use crate::experiment::Run;
-use crate::interrupt::{pause_until, wait_for};
+use crate::interrupt::{pause_until, wait_until};
 use crate::namespace::Namespace;
 use crate::outcome::{Curve, Outcome};
 use crate::scenario::Trace;
@@ -22,7 +22,7 @@ const HELD_S: f64 = 10.0;
 /// never had a cap differed by up to 7.8 in the control (ten windows of 5 s): this is a quarter of that.
 pub const TOLERATED_EXCESS: f64 = 2.0;
 
-pub fn case(air: &Air, name: &str, cap_segments: Option<u64>) -> Case {
+pub fn case(air: &Conditions, name: &str, cap_segments: Option<u64>) -> Case {
     let lift = Lift {
         repetitions: air.parameters.count("lifts"),
         cap_segments,
@@ -92,22 +92,22 @@ fn one_lift(cell: &mut Cell, lift: &Lift, watch: &mut Watch) -> Result<Vec<Lifte
     if let Some(cap) = lift.cap_segments {
         cell.start_daemon(CAPPED)?;
         cell.wait_for_daemon(CAPPED)?;
-        wait_for("the cap to hold", CAP_LIMIT, || {
+        wait_until("the cap to hold", CAP_LIMIT, || {
             let cwnd = sample(cell.station(CAPPED))?.cwnd;
-            Ok((cwnd <= cap as f64).then_some(()))
+            Ok(cwnd <= cap as f64)
         })?;
     }
     let held = Duration::from_secs_f64(HELD_S);
     watch.until(cell, Instant::now() + held.saturating_sub(span))?;
-    let before = watch.look(cell)?;
+    let before = watch.sample_stations(cell)?;
     watch.until(cell, Instant::now() + span)?;
-    let at = watch.look(cell)?;
+    let at = watch.sample_stations(cell)?;
     let lifted = Instant::now();
     if lift.cap_segments.is_some() {
         cell.take_daemon(CAPPED)?.stop()?;
     }
     watch.until(cell, lifted + span)?;
-    let after = watch.look(cell)?;
+    let after = watch.sample_stations(cell)?;
     let mbit = |from: Sample, to: Sample| (to.acked_bytes - from.acked_bytes) * 8.0 / 1e6 / lift.seconds;
     let around = before.into_iter().zip(at).zip(after);
     let lifted = around.map(|((before, at), after)| Lifted {
@@ -127,18 +127,14 @@ struct Watch {
 
 impl Watch {
     fn begin(stations: usize) -> Self {
-        let curve = |station| Curve {
-            of: Trace::Cwnd,
-            station,
-            points: Vec::new(),
-        };
+        let curve = |station| Curve::new(Trace::Cwnd, station, Vec::new());
         Self {
             begun: Instant::now(),
             curves: (0..stations).map(curve).collect(),
         }
     }
 
-    fn look(&mut self, cell: &Cell) -> Result<Vec<Sample>> {
+    fn sample_stations(&mut self, cell: &Cell) -> Result<Vec<Sample>> {
         let samples = (0..cell.stations()).map(|station| sample(cell.station(station)));
         let samples: Vec<_> = samples.collect::<Result<_>>()?;
         let at_s = self.begun.elapsed().as_secs_f64();
@@ -151,7 +147,7 @@ impl Watch {
     fn until(&mut self, cell: &Cell, when: Instant) -> Result<()> {
         while Instant::now() + SAMPLE_EVERY < when {
             pause_until(Instant::now() + SAMPLE_EVERY)?;
-            self.look(cell)?;
+            self.sample_stations(cell)?;
         }
         pause_until(when)
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The best equal cap that there is, by medium and number of stations: what the share that is found is compared with.
 
-use super::Air;
+use super::Conditions;
 use crate::access_point::{ARF, ARF_CLASSIC, ARF_LOSSY, Cap, FIXED54};
 
 pub const RTT_MS: u64 = 256;
@@ -15,7 +15,7 @@ const CAPS: [(&str, [(usize, u64); 5]); 4] = [
     (ARF_CLASSIC, [(2, 254), (3, 125), (5, 73), (8, 46), (12, 30)]),
 ];
 
-pub fn best_cap(air: &Air) -> Option<Cap> {
+pub fn best_cap(air: &Conditions) -> Option<Cap> {
     let (_, caps) = CAPS.iter().find(|(of, _)| *of == air.medium && air.rtt_ms == RTT_MS)?;
     let (_, segments) = caps.iter().find(|(of, _)| *of == air.stations)?;
     Some(Cap::Segments(*segments))
@@ -24,7 +24,7 @@ pub fn best_cap(air: &Air) -> Option<Cap> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model_time::experiment::Air as Model;
+    use crate::model_time::experiment::RadioModel as Model;
     use crate::model_time::oracle::best_equal_cap;
 
     #[test]

@@ -5,11 +5,11 @@ use anyhow::Result;
 
 use super::oracle::{self, best_cap};
 use super::{
-    Air, BALANCED, Case, DELAY, MEDIUM, Media, OnAir, PLAIN, THROUGHPUT, app_mix, bars, join_leave, lift, rounds,
-    rtt_ms, stations,
+    BALANCED, Case, Conditions, DELAY, MEDIUM, Media, OnAir, PLAIN, THROUGHPUT, app_mix, bars, join_leave, lift,
+    rounds, rtt_ms, stations,
 };
 use crate::access_point::{
-    ARF, ARF_CLASSIC, ARF_LOSSY, ARF_LOSSY_EDCA, AccessPoint, Background, Cap, FIXED54, FIXED54_EDCA, Managed,
+    ARF, ARF_CLASSIC, ARF_LOSSY, ARF_LOSSY_EDCA, AccessPoint, BackgroundPolicy, Cap, FIXED54, FIXED54_EDCA, Managed,
     paper_cap,
 };
 use crate::parameters::{Parameter, Parameters};
@@ -129,7 +129,7 @@ pub const ROWS: &[Scenario] = &[
             },
             bounds: of_cooperation,
             plots: |airs, _| {
-                let names = |air: &Air| air.names(["plain", "fixed-cap", "balanced"]);
+                let names = |air: &Conditions| air.names(["plain", "fixed-cap", "balanced"]);
                 let drawn: Vec<_> = airs.iter().flat_map(names).collect();
                 bars(&[Trace::Cwnd, Trace::Goodput], &drawn)
             },
@@ -178,7 +178,7 @@ pub const ROWS: &[Scenario] = &[
             variants: |air| Ok(beside_strangers(air)),
             bounds: theirs_against_alone,
             plots: |airs, _| {
-                let of = |air: &Air| {
+                let of = |air: &Conditions| {
                     let names = beside_strangers(air).into_iter().map(|case| case.name);
                     let names: Vec<_> = names.collect();
                     [
@@ -209,9 +209,6 @@ pub const ROWS: &[Scenario] = &[
             rtt_ms(80),
             rounds(3),
             Parameter::count("file_kb", 67_000, "of each transfer"),
-            Parameter::count("photo_kb", 12_000, "of each of ten photos"),
-            // Of a picture that somebody steers by. With a second nothing ever stalls.
-            Parameter::count("buffer_ms", 150, "of the stream, before it is shown"),
         ],
         plan: &OnAir {
             media: Media::Each(&[FIXED54_EDCA, ARF_LOSSY_EDCA]),
@@ -264,7 +261,7 @@ fn cells(parameters: &Parameters) -> Result<Vec<usize>> {
 }
 
 /// Of the senders for which P1's table 2 gives a cap: that it is this one. It does not depend on how long it is watched.
-fn caps(air: &Air) -> Result<Vec<Case>> {
+fn caps(air: &Conditions) -> Result<Vec<Case>> {
     const TABLE_2: [usize; 4] = [5, 6, 7, 8];
     const WARMUP_S: f64 = 6.0;
     const SECONDS: f64 = 4.0;
@@ -282,7 +279,7 @@ fn caps(air: &Air) -> Result<Vec<Case>> {
     Ok(TABLE_2.into_iter().filter(is_asked).map(case).collect())
 }
 
-fn of_cooperation(air: &Air) -> Vec<Check> {
+fn of_cooperation(air: &Conditions) -> Vec<Check> {
     let [plain, fixed, balanced, throughput, best] =
         air.names(["plain", "fixed-cap", "balanced", "throughput", "oracle"]);
     let paper = Relation::Exactly(paper_cap(air.rtt_ms, air.stations as u64) as f64);
@@ -330,7 +327,7 @@ fn few_retransmits(ours: &str, plain: &str) -> Check {
 }
 
 /// The cap of P1 with its own numbers, at its eight stations.
-fn of_the_paper(air: &Air, plain: &str, fixed: &str) -> Vec<Check> {
+fn of_the_paper(air: &Conditions, plain: &str, fixed: &str) -> Vec<Check> {
     let of_fixed = |metric, holds| Check::metric(fixed, metric, holds);
     let gain = |holds| Check::ratio(format!("{fixed} over {plain}"), fixed, plain, "goodput_mbit", holds);
     match (air.medium, air.stations) {
@@ -350,7 +347,7 @@ fn of_the_paper(air: &Air, plain: &str, fixed: &str) -> Vec<Check> {
 /// The first stations.
 const STRANGERS: usize = 2;
 
-fn beside_strangers(air: &Air) -> Vec<Case> {
+fn beside_strangers(air: &Conditions) -> Vec<Case> {
     /// P2's live stream and its cap.
     const STREAM_MBIT: Option<f64> = Some(2.5);
     const STREAM_CAP: u64 = 20;
@@ -368,7 +365,7 @@ fn beside_strangers(air: &Air) -> Vec<Case> {
     };
     // Traffic of the class background, by a rule.
     let background = |what, is_marked, is_slowed| {
-        let background = Background { is_marked, is_slowed };
+        let background = BackgroundPolicy { is_marked, is_slowed };
         ours(what, None, None).on(|place: &mut AccessPoint| place.background = Some(background))
     };
     vec![
@@ -382,7 +379,7 @@ fn beside_strangers(air: &Air) -> Vec<Case> {
     ]
 }
 
-fn theirs_against_alone(air: &Air) -> Vec<Check> {
+fn theirs_against_alone(air: &Conditions) -> Vec<Check> {
     /// What the strangers keep beside a background that gives way.
     const KEPT: f64 = 0.97;
     let alone = air.name("none") + "/theirs";

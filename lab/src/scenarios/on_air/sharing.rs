@@ -214,46 +214,6 @@ pub const ROWS: &[Scenario] = &[
         },
         ..SHARING
     },
-    // From far away, through the queue of the access point: plain TCP, and receivers that find their share and hold their windows
-    // to it. The far end has no giveway.
-    Scenario {
-        name: "downlink",
-        about: "stations that all download: plain, and with receivers that share by their windows",
-        parameters: &[
-            stations(8, 1, 16, "on the access point"),
-            rtt_ms(256),
-            Parameter::range("queue_packets", 500, 1, 10_000, "of the access point"),
-            MEDIUM,
-            rounds(3),
-        ],
-        plan: &OnAir {
-            media: Media::Each(&[FIXED54]),
-            policies: &[
-                PLAIN,
-                ("balanced", Some(Cap::FoundBothWays("balanced"))),
-                ("delay", Some(Cap::FoundBothWays("delay"))),
-            ],
-            each: |air, case| {
-                case.on(|place| place.queue_packets = Some(air.parameters.count("queue_packets")))
-                    .each(|span| span.down = true)
-            },
-            bounds: |air| {
-                let [plain, balanced] = air.names(["plain", "balanced"]);
-                let rtt_ms = air.rtt_ms as f64;
-                // A round trip may take so much longer than without a queue.
-                let short_ms = (1.25 * rtt_ms).max(rtt_ms + 15.0);
-                vec![
-                    // What plain TCP's queue is worth.
-                    Check::over(&balanced, &plain, "goodput_mbit", Relation::AtLeast(0.9)),
-                    Check::metric(&balanced, "jain", Relation::AtLeast(0.99)),
-                    Check::metric(&balanced, "rtt_p50_ms", Relation::AtMost(short_ms)),
-                ]
-            },
-            columns: "goodput_mbit spread:goodput_mbit jain retransmits rtt_p50_ms rtt_p99_ms busy_percent lateness_p99_us",
-            ..OnAir::ROW
-        },
-        ..SHARING
-    },
     // Daemons that are told nothing: with a group's key and nothing else, against the same with the best equal cap of each radio;
     // and without a key, against stations without giveway.
     Scenario {
@@ -268,7 +228,7 @@ pub const ROWS: &[Scenario] = &[
         plan: &OnAir {
             media: Media::Each(&[FIXED54, ARF, ARF_LOSSY, ARF_CLASSIC]),
             variants: |air| {
-                let told = told(air).map(|cap| ("told", Some(cap)));
+                let told = configured_cap(air).map(|cap| ("told", Some(cap)));
                 let key = ("key", Some(Cap::Default { has_key: true }));
                 let no_key = ("no-key", Some(Cap::Default { has_key: false }));
                 let policies: Vec<_> = [PLAIN].into_iter().chain(told).chain([key, no_key]).collect();
@@ -277,7 +237,7 @@ pub const ROWS: &[Scenario] = &[
             bounds: |air| {
                 let [plain, by_number, key, no_key] = air.names(["plain", "told", "key", "no-key"]);
                 let mut checks = Vec::new();
-                if told(air).is_some() {
+                if configured_cap(air).is_some() {
                     checks.extend([
                         Check::over(&key, &by_number, "goodput_mbit", Relation::AtLeast(0.9)),
                         Check::over(&key, &by_number, "jain", Relation::AtLeast(0.9)),
@@ -300,7 +260,7 @@ pub const ROWS: &[Scenario] = &[
 ];
 
 /// Just below the collapse of `arf-classic` in model time is above it live: no number is true there.
-fn told(air: &super::Air) -> Option<Cap> {
+fn configured_cap(air: &super::Conditions) -> Option<Cap> {
     best_cap(air).filter(|_| air.medium != ARF_CLASSIC)
 }
 

@@ -5,23 +5,23 @@ mod wire;
 
 use anyhow::Result;
 
-use super::{Air, Besides, Case};
+use super::{Besides, Case, Conditions};
 use crate::access_point::{Cap, FIXED6, FIXED54};
 use crate::cell::Cell;
 use crate::experiment::{Run, pause};
 use crate::outcome::Outcome;
 use crate::scenario::{Check, Relation, Variant};
 use crate::traffic::uploads::{Uploaded, Uploads};
-use wire::Method;
+use wire::WireMethod;
 
 /// What the smoothed RTT may be: this part of the minimum, or so many ms above it where that is more.
 type Bound = (f64, f64);
 const USUAL: Bound = (1.25, 15.0);
 const DELAY: Bound = (1.1, 5.0);
-const ON_WIRE: [(&str, Method); 3] = [
-    ("wire/plain", Method::Plain),
-    ("wire/auto", Method::Auto),
-    ("wire/balanced", Method::Found),
+const ON_WIRE: [(&str, WireMethod); 3] = [
+    ("wire/plain", WireMethod::Plain),
+    ("wire/auto", WireMethod::Auto),
+    ("wire/balanced", WireMethod::Found),
 ];
 /// Of what was moved before the fall.
 const IN_USE: f64 = 0.9;
@@ -31,7 +31,7 @@ const ENOUGH: f64 = 0.8;
 /// Beside two round trips.
 const DOWN_S: f64 = 2.0;
 
-pub fn case(air: &Air, case: Case) -> Case {
+pub fn case(air: &Conditions, case: Case) -> Case {
     let bound = match case.place.giveway {
         Some(Cap::Found("delay")) => DELAY,
         _ => USUAL,
@@ -40,8 +40,8 @@ pub fn case(air: &Air, case: Case) -> Case {
     case.act(steps.end_s, move |cell, run| steps.on_air(cell, run))
 }
 
-pub fn on_wire(airs: &[Air], _: &[Variant]) -> Besides {
-    let variant = |(name, method): (&str, Method)| {
+pub fn on_wire(airs: &[Conditions], _: &[Variant]) -> Besides {
+    let variant = |(name, method): (&str, WireMethod)| {
         let steps = Steps::of(&airs[0], wire::RTT_MS, USUAL);
         let act = move |run: &Run| wire::upload(run, method, steps);
         Variant::new(name, Some(wire::GUEST), steps.end_s, act)
@@ -50,7 +50,7 @@ pub fn on_wire(airs: &[Air], _: &[Variant]) -> Besides {
 }
 
 /// On the air and on the wire.
-pub fn bounds(air: &Air) -> Vec<Check> {
+pub fn bounds(air: &Conditions) -> Vec<Check> {
     let down_s = |rtt_ms: u64| Relation::AtMost(DOWN_S + 2.0 * rtt_ms as f64 / 1e3);
     let up = |name| Check::metric(name, "up_s", Relation::AtMost(UP_S));
     let mut checks = vec![
@@ -90,7 +90,7 @@ struct Steps {
 }
 
 impl Steps {
-    fn of(air: &Air, rtt_ms: u64, (part, more_ms): Bound) -> Self {
+    fn of(air: &Conditions, rtt_ms: u64, (part, more_ms): Bound) -> Self {
         let (warmup_s, seconds, rtt_ms) = (air.seconds("warmup_s"), air.seconds("seconds"), rtt_ms as f64);
         Self {
             falls_s: warmup_s,

@@ -9,10 +9,12 @@ use giveway_engine::queue::traffic::QueueCounters;
 use serde_json::json;
 
 use super::modem_queue::start_queue;
+use super::passed::counted;
+use crate::air::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::Guest;
-use crate::modem::{FAR_ADDRESS, LEAST_MBIT, Link, Modem};
+use crate::modem::{FAR_ADDRESS, LEAST_MBIT, Modem, ModemLink};
 use crate::outcome::{Curve, Outcome};
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Relation, Trace, Variant};
@@ -27,11 +29,11 @@ use crate::uplink::PACKET_BYTES;
 const GUEST: Guest = Guest::VIRTUAL;
 const UPLOAD: u16 = 5_501;
 const RTT_MS: u64 = 100;
-const LINKS: [(&str, Link); 4] = [
-    ("1", Link::Steady(1.0)),
-    ("10", Link::Steady(10.0)),
-    ("50", Link::Steady(50.0)),
-    ("trace", Link::Trace),
+const LINKS: [(&str, ModemLink); 4] = [
+    ("1", ModemLink::Steady(1.0)),
+    ("10", ModemLink::Steady(10.0)),
+    ("50", ModemLink::Steady(50.0)),
+    ("trace", ModemLink::Trace),
 ];
 /// Of the truth, what `below` is told.
 const A_LITTLE_BELOW: f64 = 0.98;
@@ -61,6 +63,17 @@ enum Method {
     Auto,
 }
 
+impl Method {
+    /// The kernel's; none: giveway's.
+    fn queue(self) -> Option<&'static str> {
+        match self {
+            Self::Plain | Self::None => Some("pfifo limit 1000"),
+            Self::FqCodel => Some("fq_codel"),
+            Self::Fixed | Self::Below | Self::Auto => None,
+        }
+    }
+}
+
 const METHODS: [(&str, Method); 6] = [
     ("none", Method::None),
     ("plain", Method::Plain),
@@ -73,7 +86,7 @@ const METHODS: [(&str, Method); 6] = [
 #[derive(Clone, Copy)]
 struct Trial {
     method: Method,
-    link: Link,
+    link: ModemLink,
     udp_mbit: Option<f64>,
     warmup_s: f64,
     seconds: f64,
@@ -93,12 +106,12 @@ pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
     };
     let mut variants = Vec::new();
     for (link_name, link) in LINKS {
-        let makes_sense = |method| method != Method::Below || link != Link::Trace;
+        let makes_sense = |method| method != Method::Below || link != ModemLink::Trace;
         for (name, method) in METHODS.into_iter().filter(|(_, method)| makes_sense(*method)) {
             variants.push(variant(format!("{name}/{link_name}"), method, link, None));
         }
     }
-    let ten = Link::Steady(10.0);
+    let ten = ModemLink::Steady(10.0);
     variants.push(variant(BESIDE_UDP.into(), Method::Auto, ten, Some(UDP_MBIT)));
     variants.push(Variant::new(IDLE, Some(GUEST), seconds, move |run| idle(run, seconds)));
     Ok(variants)
@@ -119,14 +132,14 @@ pub fn bounds() -> Vec<Check> {
     checks
 }
 
-fn checks_on(name: &str, link: Link) -> Vec<Check> {
+fn checks_on(name: &str, link: ModemLink) -> Vec<Check> {
     let [auto, fixed, below, plain] = [AUTO, "fixed", "below", "plain"].map(|method| format!("{method}/{name}"));
     let ratio =
         |over: &str, metric, holds| Check::ratio(format!("{auto} {metric} / {over}"), &auto, over, metric, holds);
     // All but the probes.
     let known = Check::metric(&auto, "known_as_tcp_percent", Relation::AtLeast(90.0)).always();
     let mut checks: Vec<Check> = match link {
-        Link::Steady(mbit) => {
+        ModemLink::Steady(mbit) => {
             let two_packets_ms = 2.0 * PACKET_BYTES as f64 * 8.0 / (mbit * 1e3);
             let later = |over: &str, metric| {
                 let holds = Relation::AtMost(two_packets_ms.max(10.0));
@@ -141,7 +154,7 @@ fn checks_on(name: &str, link: Link) -> Vec<Check> {
             };
             [fixed, below].iter().flat_map(beside).collect()
         }
-        Link::Trace | Link::Steps(_) => vec![
+        ModemLink::Trace | ModemLink::Steps(_) => vec![
             ratio(&plain, "goodput_mbit", Relation::AtLeast(0.85)),
             ratio(&plain, "rtt_p95_ms", Relation::AtMost(0.25)),
             ratio(&plain, "probe_p95_ms", Relation::AtMost(0.25)),
@@ -155,9 +168,9 @@ fn checks_on(name: &str, link: Link) -> Vec<Check> {
 fn start_daemon(modem: &Modem, trial: Trial, run: &Run) -> Result<Option<Daemon>> {
     let rate = match (trial.method, trial.link) {
         (Method::Auto, _) => json!("auto"),
-        (Method::Fixed, Link::Steady(mbit)) => json!(mbit),
-        (Method::Below, Link::Steady(mbit)) => json!(A_LITTLE_BELOW * mbit),
-        (Method::Fixed, Link::Trace) => json!(LEAST_MBIT),
+        (Method::Fixed, ModemLink::Steady(mbit)) => json!(mbit),
+        (Method::Below, ModemLink::Steady(mbit)) => json!(A_LITTLE_BELOW * mbit),
+        (Method::Fixed, ModemLink::Trace) => json!(LEAST_MBIT),
         _ => return Ok(None),
     };
     start_queue(modem, rate, run).map(Some)
@@ -165,12 +178,7 @@ fn start_daemon(modem: &Modem, trial: Trial, run: &Run) -> Result<Option<Daemon>
 
 fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
     let end_s = trial.warmup_s + trial.seconds;
-    let queue = match trial.method {
-        Method::Plain | Method::None => Some("pfifo limit 1000"),
-        Method::FqCodel => Some("fq_codel"),
-        Method::Fixed | Method::Below | Method::Auto => None,
-    };
-    let modem = Modem::raise(queue, RTT_MS, trial.link, (run.seed, end_s))?;
+    let modem = Modem::raise(trial.method.queue(), RTT_MS, trial.link, (run.seed, end_s))?;
     let daemon = start_daemon(&modem, trial, run)?;
     let sink = start_sink(&modem.far, &[UPLOAD])?;
     let _probe = start_probe(&modem.device, FAR_ADDRESS)?;
@@ -193,9 +201,7 @@ fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
     let rtts_us: Vec<(u64, u32)> = sender.map_or(Ok(Vec::new()), |sender| sender.finish())?;
     let arrivals: Arrivals = sink.finish()?;
     run.keep(&json!({"arrivals": &arrivals, "rtts_us": &rtts_us, "found": &found}))?;
-    if let Some(mut daemon) = daemon {
-        daemon.stop()?;
-    }
+    daemon.map_or(Ok(()), |mut daemon| daemon.stop())?;
     let [from_ns, to_ns] = [trial.warmup_s, end_s].map(|s| begun_ns + (s * 1e9) as u64);
     let mut outcome = Outcome::default();
     let measured = rtts_us.iter().filter(|(t_ns, _)| (from_ns..to_ns).contains(t_ns));
@@ -217,11 +223,7 @@ fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
             outcome.set(run.name, &format!("arrives_near_rate_{window_ms}ms_percent"), percent);
         }
     }
-    outcome.traces = vec![Curve {
-        of: Trace::Goodput,
-        station: 0,
-        points: arrivals.curve(UPLOAD),
-    }];
+    outcome.traces = vec![Curve::new(Trace::Goodput, 0, arrivals.curve(UPLOAD))];
     Ok(outcome)
 }
 
@@ -257,13 +259,14 @@ fn known_as_tcp_percent(counters: &QueueCounters) -> Option<f64> {
 
 /// Where nobody sends, giveway neither sends nor changes anything.
 fn idle(run: &Run, seconds: f64) -> Result<Outcome> {
-    let modem = Modem::raise(None, RTT_MS, Link::Steady(10.0), (run.seed, seconds))?;
+    let modem = Modem::raise(None, RTT_MS, ModemLink::Steady(10.0), (run.seed, seconds))?;
     let mut daemon = start_queue(&modem, json!("auto"), run)?;
+    let sent_packets = || counted(&modem.device, STATION_DEVICE, "tx/packets");
     let tuning = || -> Result<_> { Ok(answers::status(&modem.device)?.network.queue.in_force) };
-    let (sent, before) = (modem.sent_packets()?, tuning()?);
+    let (sent, before) = (sent_packets()?, tuning()?);
     pause(seconds)?;
     let mut outcome = Outcome::default();
-    outcome.set(run.name, "sent_packets", (modem.sent_packets()? - sent) as f64);
+    outcome.set(run.name, "sent_packets", sent_packets()? - sent);
     outcome.set(run.name, "changes", f64::from(u8::from(tuning()? != before)));
     daemon.stop()?;
     Ok(outcome)

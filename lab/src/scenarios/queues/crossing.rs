@@ -8,7 +8,7 @@ use strum::IntoStaticStr;
 
 use crate::air::STATION_DEVICE;
 use crate::namespace::Namespace;
-use crate::network::{End, join};
+use crate::network::join_router;
 use crate::uplink::PACKET_BYTES;
 
 pub const FAR_ADDRESS: &str = "10.79.3.2";
@@ -22,7 +22,7 @@ const POLICER_BYTES: u64 = 60_000;
 
 /// What the router does with what exceeds its link.
 #[derive(Clone, Copy, Debug, IntoStaticStr, PartialEq)]
-pub enum Queue {
+pub enum RouterQueue {
     #[strum(serialize = "fifo-50")]
     Fifo50,
     #[strum(serialize = "fifo-100")]
@@ -42,7 +42,7 @@ pub enum Queue {
     Loss,
 }
 
-impl Queue {
+impl RouterQueue {
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -83,8 +83,8 @@ impl Queue {
 
 /// The router's link towards the far end.
 #[derive(Clone, Copy, Debug)]
-pub struct Link {
-    pub queue: Queue,
+pub struct RouterLink {
+    pub queue: RouterQueue,
     pub mbit: f64,
     pub rtt_ms: u64,
 }
@@ -97,16 +97,16 @@ pub struct Crossing {
 }
 
 impl Crossing {
-    pub fn raise(Link { queue, mbit, rtt_ms }: Link) -> Result<Self> {
+    pub fn raise(RouterLink { queue, mbit, rtt_ms }: RouterLink) -> Result<Self> {
         let crossing = Self {
             devices: [Namespace::create("device1")?, Namespace::create("device2")?],
             far: Namespace::create("far")?,
             router: Namespace::create("router")?,
         };
         let [first, second] = &crossing.devices;
-        crossing.wire(1, first, "first")?;
-        crossing.wire(2, second, "second")?;
-        crossing.wire(3, &crossing.far, CORE)?;
+        for (number, end, device) in [(1, first, "first"), (2, second, "second"), (3, &crossing.far, CORE)] {
+            join_router(&crossing.router, number, end, device)?;
+        }
         crossing.router.run("sysctl", "-qw net.ipv4.ip_forward=1")?;
         let back = format!("qdisc add dev {STATION_DEVICE} root netem delay {rtt_ms}ms limit {BACK_LIMIT_PACKETS}");
         crossing.far.tc(&back)?;
@@ -114,17 +114,5 @@ impl Crossing {
             crossing.router.tc(&line)?;
         }
         Ok(crossing)
-    }
-
-    /// Network 10.79.NUMBER: the router is 1, the end is 2.
-    fn wire(&self, number: u8, end: &Namespace, device: &str) -> Result<()> {
-        let mac = |host: u8| format!("02:00:00:00:{number:02}:{host:02}");
-        let address = |host: u8| format!("10.79.{number}.{host}");
-        let [router, near] = [1, 2].map(|host| (mac(host), format!("{}/24", address(host))));
-        join([
-            End::new(end, STATION_DEVICE, &near.0, &[&near.1]),
-            End::new(&self.router, device, &router.0, &[&router.1]),
-        ])?;
-        end.ip(&format!("route add default via {}", address(1)))
     }
 }

@@ -7,7 +7,7 @@ mod unknown;
 use anyhow::Result;
 
 use crate::guest::Guest;
-use crate::link::wire::{self, Marking, Queue};
+use crate::link::wire::{self, Marking, WireQueue};
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Plot, Relation, Variant};
 use crate::testbed::probe::deadlines::{Deadlines, RealtimeFlow, floods};
@@ -48,24 +48,24 @@ const fn flow(name: &'static str, burst: u64, every_us: u64, after_us: u64, dead
 }
 
 /// The link's back pressure for queues that do not pace: one packet at a time, at the link's rate.
-fn paced(marking: Marking, children: &[&str]) -> Queue {
+fn paced(marking: Marking, children: &[&str]) -> WireQueue {
     let lines = std::iter::once(wire::paced(RATE_MBIT)).chain(children.iter().map(|line| line.to_string()));
     let lines = lines.collect();
-    Queue::Kernel { lines, marking }
+    WireQueue::Kernel { lines, marking }
 }
 
-fn queues(guard_us: u64) -> Vec<(&'static str, Queue)> {
+fn queues() -> Vec<(&'static str, WireQueue)> {
     let by_priority = "parent 1: handle 10: prio";
     let by_deadline = "parent 10:1 handle 20: etf clockid CLOCK_TAI delta 0 deadline_mode";
     let cake = format!("root handle 1: cake bandwidth {RATE_MBIT}mbit diffserv4");
-    let giveway = |admission| Queue::Giveway { admission, guard_us };
+    let giveway = |admission| WireQueue::Giveway { admission };
     vec![
         ("pfifo_fast", paced(Marking::None, &["parent 1: handle 10: pfifo_fast"])),
         ("prio", paced(Marking::Classes, &[by_priority])),
         ("fq_codel", paced(Marking::Classes, &["parent 1: handle 10: fq_codel"])),
         (
             "cake",
-            Queue::Kernel {
+            WireQueue::Kernel {
                 lines: vec![cake],
                 marking: Marking::Classes,
             },
@@ -86,7 +86,7 @@ pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
             ..Guest::VIRTUAL
         };
         let guest = parameters.choice("kernel").is_none().then_some(guest);
-        for (queue_name, queue) in queues(parameters.count("guard_us")) {
+        for (queue_name, queue) in queues() {
             let name = format!("{queue_name}/{load}");
             let is_ours = queue_name == "giveway";
             let packets = parameters.count(if is_ours { "packets" } else { "packets_others" });
@@ -110,7 +110,7 @@ pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
             variants.push(testbed.variant(name, guest).expect(checks));
         }
     }
-    variants.extend(unknown::variants(parameters.seconds("unknown_s")));
+    variants.extend(unknown::variants());
     Ok(variants)
 }
 
@@ -127,7 +127,7 @@ fn figure(load: &str, flow: &str) -> Plot {
         load,
         &format!("Until the last bit had left: load {load}"),
         ("ms after it was made", "packets that have left, %"),
-        queues(0).iter().map(|(queue, _)| format!("{queue}/{load}{flow}")),
+        queues().iter().map(|(queue, _)| format!("{queue}/{load}{flow}")),
     )
 }
 

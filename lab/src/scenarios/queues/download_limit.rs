@@ -10,15 +10,16 @@ mod path;
 use std::time::Duration;
 
 use anyhow::Result;
+use giveway_engine::enforcement::limit_use::LimitUse;
 use giveway_engine::model::Flow;
-use giveway_engine::network::limit_use::LimitUse;
 use serde_json::{Value, json};
+use strum::IntoStaticStr;
 
 use super::passed::{Limit, Samples, counted, sample, stays_near};
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::Guest;
-use crate::interrupt::wait_for;
+use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
@@ -27,7 +28,7 @@ use crate::role::Role;
 use crate::scenario::{Check, Plot, Relation, Variant};
 use crate::statistics::jain;
 use crate::traffic::endless::{Arrivals, start_datagrams, start_sender, start_sink, start_sink_v6};
-use path::{End, Path};
+use path::{Endpoint, Path};
 
 const LIMITS_MBIT: [f64; 4] = [0.5, 2.5, 20.0, 200.0];
 /// Of uploads and of other transports.
@@ -46,8 +47,9 @@ const TOO_MUCH: f64 = 2.0;
 const PUT_UP_WITHIN: Duration = Duration::from_secs(30);
 
 /// What differs from a download by CUBIC.
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
+#[derive(Clone, Copy, IntoStaticStr, PartialEq)]
+#[strum(serialize_all = "lowercase")]
+enum TransferKind {
     Down,
     Up,
     Both,
@@ -57,14 +59,14 @@ enum Kind {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum LimitDirection {
     Down,
     Up,
 }
 
 #[derive(Clone, Copy)]
 struct Trial {
-    kind: Kind,
+    kind: TransferKind,
     limit_mbit: f64,
     connections: usize,
     /// None: a wire on this machine.
@@ -75,38 +77,31 @@ struct Trial {
 
 /// What comes through a limit, and what counts it.
 struct Stream<'a> {
-    way: Way,
-    from: End<'a>,
-    to: End<'a>,
+    way: LimitDirection,
+    from: Endpoint<'a>,
+    to: Endpoint<'a>,
     sink: Role,
     senders: Vec<Process>,
 }
 
-impl Kind {
+impl TransferKind {
     /// Beside downloads.
     const OTHERS: [Self; 5] = [Self::Up, Self::Both, Self::Bbr, Self::Ipv6, Self::Udp];
 
     fn name(self) -> &'static str {
-        match self {
-            Self::Down => "down",
-            Self::Up => "up",
-            Self::Both => "both",
-            Self::Bbr => "bbr",
-            Self::Ipv6 => "ipv6",
-            Self::Udp => "udp",
-        }
+        self.into()
     }
 
-    fn ways(self) -> &'static [Way] {
+    fn ways(self) -> &'static [LimitDirection] {
         match self {
-            Self::Up => &[Way::Up],
-            Self::Both => &[Way::Down, Way::Up],
-            _ => &[Way::Down],
+            Self::Up => &[LimitDirection::Up],
+            Self::Both => &[LimitDirection::Down, LimitDirection::Up],
+            _ => &[LimitDirection::Down],
         }
     }
 
     /// Where a way's figures are in the report.
-    fn point(self, name: &str, way: Way) -> String {
+    fn point(self, name: &str, way: LimitDirection) -> String {
         match self {
             Self::Both => format!("{name}/{}", way.name()),
             _ => name.to_owned(),
@@ -114,7 +109,7 @@ impl Kind {
     }
 }
 
-impl Way {
+impl LimitDirection {
     fn name(self) -> &'static str {
         match self {
             Self::Down => "down",
@@ -146,8 +141,8 @@ impl Way {
 }
 
 pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
-    let variant = |(place, rtt_ms, kind, connections, limit_mbit): (String, _, Kind, _, _)| {
-        let beside = (kind != Kind::Down).then(|| format!("/{}", kind.name()));
+    let variant = |(place, rtt_ms, kind, connections, limit_mbit): (String, _, TransferKind, _, _)| {
+        let beside = (kind != TransferKind::Down).then(|| format!("/{}", kind.name()));
         let name = format!("{place}/{connections}/{limit_mbit}{}", beside.unwrap_or_default());
         let trial = Trial {
             kind,
@@ -173,7 +168,7 @@ pub fn figures() -> Vec<Plot> {
 }
 
 /// Place, round trip, kind, connections and limit of each.
-fn cells() -> Vec<(String, Option<u64>, Kind, usize, f64)> {
+fn cells() -> Vec<(String, Option<u64>, TransferKind, usize, f64)> {
     let host = ("host".to_owned(), None);
     let guests = RTTS_MS.map(|rtt_ms| (format!("guest-{rtt_ms}ms"), Some(rtt_ms)));
     let mut cells = Vec::new();
@@ -186,11 +181,11 @@ fn cells() -> Vec<(String, Option<u64>, Kind, usize, f64)> {
             );
         }
     };
-    add(&host, Kind::Down, &CONNECTIONS, &LIMITS_MBIT);
+    add(&host, TransferKind::Down, &CONNECTIONS, &LIMITS_MBIT);
     for guest in &guests {
-        add(guest, Kind::Down, &CONNECTIONS, &GUEST_LIMITS_MBIT);
+        add(guest, TransferKind::Down, &CONNECTIONS, &GUEST_LIMITS_MBIT);
     }
-    for kind in Kind::OTHERS {
+    for kind in TransferKind::OTHERS {
         add(&host, kind, &FEW_AND_MANY, &SOME_LIMITS_MBIT);
         add(&guests[0], kind, &FEW_AND_MANY, &SOME_LIMITS_MBIT);
     }
@@ -199,7 +194,7 @@ fn cells() -> Vec<(String, Option<u64>, Kind, usize, f64)> {
 
 impl Trial {
     fn checks(&self, name: &str) -> Vec<Check> {
-        let is_possible = self.kind != Kind::Bbr && (self.limit_mbit, self.connections) != (0.5, 16);
+        let is_possible = self.kind != TransferKind::Bbr && (self.limit_mbit, self.connections) != (0.5, 16);
         let mut checks = Vec::new();
         for point in self.kind.ways().iter().map(|way| self.kind.point(name, *way)) {
             // BBR, and less than three packets a second for each connection: what is possible.
@@ -207,7 +202,7 @@ impl Trial {
             let first = Check::metric(&point, "first_second_of_limit", Relation::AtMost(FIRST_SECOND));
             checks.push(first.always());
             // Eight queues chosen by a hash are fair only by chance: wanted, and reported.
-            if self.connections > 1 && self.kind != Kind::Udp {
+            if self.connections > 1 && self.kind != TransferKind::Udp {
                 checks.push(Check::metric(&point, "jain", Relation::AtLeast(JAIN)).goal());
             }
         }
@@ -223,7 +218,7 @@ impl Trial {
     /// Transfers under a rule that was there before them.
     fn run(self, run: &Run) -> Result<Outcome> {
         let path = Path::raise(self.rtt_ms)?;
-        let ends = if self.kind == Kind::Ipv6 {
+        let ends = if self.kind == TransferKind::Ipv6 {
             path.ends_v6()?
         } else {
             path.ends()
@@ -231,15 +226,14 @@ impl Trial {
         let (device, ways) = (ends[0].at, self.kind.ways());
         let rules: Vec<Value> = ways.iter().map(|way| way.rule(self.limit_mbit)).collect();
         let configuration = json!({"cap": {"policy": "none"}, "queue": {"backend": "none"}, "rule": rules});
-        let mut daemon = Daemon::launch(device, &configuration, &run.file(""))?;
-        daemon.wait_until_up(device)?;
-        wait_for("the limits' devices", PUT_UP_WITHIN, || {
+        let mut daemon = Daemon::raise(device, &configuration, &run.file(""))?;
+        wait_until("the limits' devices", PUT_UP_WITHIN, || {
             let network = answers::status(device)?.network;
-            let are_up = |way: &Way| match way {
-                Way::Down => !network.downloads.links.is_empty(),
-                Way::Up => !network.uploads.links.is_empty(),
+            let are_up = |way: &LimitDirection| match way {
+                LimitDirection::Down => !network.downloads.links.is_empty(),
+                LimitDirection::Up => !network.uploads.links.is_empty(),
             };
-            Ok(ways.iter().all(are_up).then_some(()))
+            Ok(ways.iter().all(are_up))
         })?;
         let streams = ways.iter().map(|way| Stream::start(*way, ends, self));
         let mut streams: Vec<Stream> = streams.collect::<Result<_>>()?;
@@ -253,7 +247,7 @@ impl Trial {
         pause(self.warmup_s)?;
         let transferred = |way| transferred_bytes(device, way);
         let before: Vec<_> = ways.iter().map(|way| transferred(*way)).collect::<Result<_>>()?;
-        let passed_bytes = |way: &Way| counted(device, way.device(), "rx/bytes");
+        let passed_bytes = |way: &LimitDirection| counted(device, way.device(), "rx/bytes");
         let passed = sample(self.seconds, || ways.iter().map(passed_bytes).collect())?;
         let after: Vec<_> = ways.iter().map(|way| transferred(*way)).collect::<Result<_>>()?;
         run.keep(&passed)?;
@@ -262,7 +256,7 @@ impl Trial {
         for (index, stream) in streams.into_iter().enumerate() {
             let point = self.kind.point(run.name, stream.way);
             let first_mbit = stream.first_second_mbit()?;
-            self.tell(&mut outcome, &point, &passed[index], first_mbit)?;
+            self.set_metrics(&mut outcome, &point, &passed[index], first_mbit)?;
             let shares = after[index].iter().zip(&before[index]);
             let shares: Vec<f64> = shares.map(|(after, before)| (after - before) as f64).collect();
             outcome.set(&point, "jain", jain(&shares));
@@ -272,29 +266,26 @@ impl Trial {
         Ok(outcome)
     }
 
-    fn tell(self, outcome: &mut Outcome, point: &str, passed: &Samples, first_mbit: Option<f64>) -> Result<()> {
+    fn set_metrics(self, outcome: &mut Outcome, point: &str, passed: &Samples, first_mbit: Option<f64>) -> Result<()> {
         let limit = Limit {
             mbit: self.limit_mbit,
             seconds: self.seconds,
         };
-        limit.tell(outcome, point, "passed_of_limit", passed)?;
-        outcome.set(
-            point,
-            "first_second_of_limit",
-            first_mbit.map(|mbit| mbit / self.limit_mbit),
-        );
+        limit.set_metrics(outcome, point, "passed_of_limit", passed)?;
+        let of_limit = first_mbit.map(|mbit| mbit / self.limit_mbit);
+        outcome.set(point, "first_second_of_limit", of_limit);
         Ok(())
     }
 }
 
 impl<'a> Stream<'a> {
     /// With one connection.
-    fn start(way: Way, [device, far]: [End<'a>; 2], trial: Trial) -> Result<Self> {
+    fn start(way: LimitDirection, [device, far]: [Endpoint<'a>; 2], trial: Trial) -> Result<Self> {
         let (from, to) = match way {
-            Way::Down => (far, device),
-            Way::Up => (device, far),
+            LimitDirection::Down => (far, device),
+            LimitDirection::Up => (device, far),
         };
-        let start = if trial.kind == Kind::Ipv6 {
+        let start = if trial.kind == TransferKind::Ipv6 {
             start_sink_v6
         } else {
             start_sink
@@ -313,8 +304,10 @@ impl<'a> Stream<'a> {
     fn sender(&self, trial: Trial) -> Result<Process> {
         let (from, to, port) = (self.from.at, self.to.address, self.way.port());
         match trial.kind {
-            Kind::Udp => start_datagrams(from, to, port, TOO_MUCH * trial.limit_mbit / trial.connections as f64),
-            Kind::Bbr => start_sender(from, to, port, "bbr"),
+            TransferKind::Udp => {
+                start_datagrams(from, to, port, TOO_MUCH * trial.limit_mbit / trial.connections as f64)
+            }
+            TransferKind::Bbr => start_sender(from, to, port, "bbr"),
             _ => start_sender(from, to, port, "cubic"),
         }
     }
@@ -330,20 +323,20 @@ impl<'a> Stream<'a> {
 }
 
 /// Payload of each connection, as the kernel counts it, in the order of their cookies.
-fn transferred_bytes(device: &Namespace, way: Way) -> Result<Vec<u64>> {
+fn transferred_bytes(device: &Namespace, way: LimitDirection) -> Result<Vec<u64>> {
     let status = answers::status(device)?;
     let mut flows: Vec<_> = status.network.flows.iter().map(|view| &view.flow).collect();
     flows.retain(|flow| {
         let end = match way {
-            Way::Down => flow.local,
-            Way::Up => flow.remote,
+            LimitDirection::Down => flow.local,
+            LimitDirection::Up => flow.remote,
         };
         end.port() == way.port()
     });
     flows.sort_by_key(|flow| flow.cookie);
     let bytes = |flow: &&Flow| match way {
-        Way::Down => flow.received_bytes,
-        Way::Up => flow.acked_bytes,
+        LimitDirection::Down => flow.received_bytes,
+        LimitDirection::Up => flow.acked_bytes,
     };
     Ok(flows.iter().map(bytes).collect())
 }

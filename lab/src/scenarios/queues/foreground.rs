@@ -8,7 +8,7 @@ use crate::parameters::Parameters;
 use crate::scenario::{Check, Plot, Relation, Variant};
 use crate::testbed::Load;
 use crate::testbed::probe::requests::Requests;
-use crate::uplink::{PACKET_BYTES, Queue, Shape};
+use crate::uplink::{PACKET_BYTES, Shape, UplinkQueue};
 
 const UP_KBIT: u64 = 1_000;
 /// P0's uplink in bad radio conditions: only reported.
@@ -27,17 +27,17 @@ const LONG_KB: u64 = 100;
 const SHORT_ROUND_TRIPS: f64 = 2.0;
 
 const SHORT: &str = "giveway/short";
-const fn giveway(short: bool) -> Queue {
-    Queue::Giveway { gate: true, short }
+const fn giveway(short: bool) -> UplinkQueue {
+    UplinkQueue::Giveway { gate: true, short }
 }
 /// Name, what queues in the device, the upload's congestion control.
-const METHODS: &[(&str, Queue, Option<&str>)] = &[
-    ("none", Queue::Fifo, None),
-    ("plain", Queue::Fifo, CUBIC),
-    ("prio", Queue::Priorities, CUBIC),
-    ("cake", Queue::Cake, CUBIC),
-    ("tcp-lp", Queue::Fifo, Some("lp")),
-    ("thread-per-priority", Queue::Threads, CUBIC),
+const METHODS: &[(&str, UplinkQueue, Option<&str>)] = &[
+    ("none", UplinkQueue::Fifo, None),
+    ("plain", UplinkQueue::Fifo, CUBIC),
+    ("prio", UplinkQueue::Priorities, CUBIC),
+    ("cake", UplinkQueue::Cake, CUBIC),
+    ("tcp-lp", UplinkQueue::Fifo, Some("lp")),
+    ("thread-per-priority", UplinkQueue::Threads, CUBIC),
     ("giveway", giveway(false), CUBIC),
     (SHORT, giveway(true), CUBIC),
     // What one packet in the driver costs where nothing is uploaded (figures 11 and 12), beside `none/8k`.

@@ -9,19 +9,19 @@ use anyhow::Result;
 use giveway_engine::downlink::PART;
 use serde_json::json;
 
-use super::crossing::{Crossing, FAR_ADDRESS, Link, Queue, SECOND_ADDRESS};
+use super::crossing::{Crossing, FAR_ADDRESS, RouterLink, RouterQueue, SECOND_ADDRESS};
 use crate::air::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::Guest;
-use crate::interrupt::wait_for;
+use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Relation, Variant};
 use crate::statistics::{mean, percentile};
 use crate::traffic::endless::{Arrivals, start_probe, start_sender, start_sink};
-use crate::traffic::http::{Client, FarEnd, KB, Method};
+use crate::traffic::http::{Client, FarEnd, HttpMethod, KB};
 use crate::traffic::realtime::monotonic_ns;
 
 /// It has every queue, a delay, and a clock that the machine does not disturb.
@@ -29,7 +29,7 @@ const GUEST: Guest = Guest::VIRTUAL;
 /// An emulated processor passes no more than this.
 const LINK_MBIT: f64 = 20.0;
 const RTTS_MS: [u64; 2] = [20, 80];
-const QUEUES: [Queue; 3] = [Queue::Fifo100, Queue::Fifo1000, Queue::FqCodel];
+const QUEUES: [RouterQueue; 3] = [RouterQueue::Fifo100, RouterQueue::Fifo1000, RouterQueue::FqCodel];
 const CLASSES: [&str; 2] = ["background", "bulk"];
 const CONNECTIONS: [usize; 2] = [1, 8];
 const PORT: u16 = 5_501;
@@ -47,7 +47,7 @@ const PAGE_BESIDE_BULK: f64 = 1.2;
 const CALL_WAITS_MS: f64 = 20.0;
 
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum Treatment {
     Plain,
     /// At this part of the rate.
     Cake(f64),
@@ -56,23 +56,23 @@ enum Way {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-struct Load {
+struct DownloadLoad {
     class: &'static str,
     connections: usize,
 }
 
 #[derive(Clone)]
 struct Trial {
-    link: Link,
-    way: Way,
-    load: Option<Load>,
+    link: RouterLink,
+    way: Treatment,
+    load: Option<DownloadLoad>,
     warmup_s: f64,
     seconds: f64,
     requests: u64,
     sizes_kb: Vec<u64>,
 }
 
-impl Way {
+impl Treatment {
     /// All that arrives has what bulk and background have at most.
     const SHAPED: Self = Self::Cake(PART);
     const KNOWN: Self = Self::Giveway(Some(1.0));
@@ -98,18 +98,18 @@ impl Way {
 
 pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
     let sizes_kb = parameters.counts("sizes_kb")?;
-    let variant = |(link, way, load): (Link, Way, Option<Load>)| {
+    let variant = |(link, way, load): (RouterLink, Treatment, Option<DownloadLoad>)| {
         let place = format!("{}ms/{}", link.rtt_ms, link.queue.name());
         let what = load.map_or("alone".to_owned(), |load| {
             format!("{}-{}", load.class, load.connections)
         });
         let name = format!("{place}/{what}/{}", way.name());
         let checks = match (way, load) {
-            (Way::Giveway(known), Some(load)) if Way::ALL.contains(&way) => {
+            (Treatment::Giveway(known), Some(load)) if Treatment::ALL.contains(&way) => {
                 let alone = match (known, load.class) {
-                    (None, _) => Way::Plain,
-                    (Some(_), "background") => Way::SHAPED,
-                    (Some(_), _) => Way::KNOWN,
+                    (None, _) => Treatment::Plain,
+                    (Some(_), "background") => Treatment::SHAPED,
+                    (Some(_), _) => Treatment::KNOWN,
                 };
                 let alone = format!("{place}/alone/{}", alone.name());
                 load.checks(&name, &alone, known.is_some(), &sizes_kb)
@@ -131,35 +131,35 @@ pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
 }
 
 /// In each place the page and the call alone, and beside downloads; in the first one with other parts of the rate too.
-fn cells() -> Vec<(Link, Way, Option<Load>)> {
+fn cells() -> Vec<(RouterLink, Treatment, Option<DownloadLoad>)> {
     let mut cells = Vec::new();
     for (rtt_ms, queue) in RTTS_MS
         .into_iter()
         .flat_map(|rtt_ms| QUEUES.map(|queue| (rtt_ms, queue)))
     {
-        let link = Link {
+        let link = RouterLink {
             queue,
             mbit: LINK_MBIT,
             rtt_ms,
         };
-        let mut add = |ways: &[Way], load| cells.extend(ways.iter().map(|way| (link, *way, load)));
-        let load = |class, connections| Some(Load { class, connections });
-        add(&[Way::Plain, Way::KNOWN, Way::SHAPED], None);
+        let mut add = |ways: &[Treatment], load| cells.extend(ways.iter().map(|way| (link, *way, load)));
+        let load = |class, connections| Some(DownloadLoad { class, connections });
+        add(&[Treatment::Plain, Treatment::KNOWN, Treatment::SHAPED], None);
         if (rtt_ms, queue) == (RTTS_MS[0], QUEUES[0]) {
             CLASSES
                 .into_iter()
-                .for_each(|class| add(&Way::OTHER_PARTS, load(class, 8)));
+                .for_each(|class| add(&Treatment::OTHER_PARTS, load(class, 8)));
         }
         for class in CLASSES {
             for connections in CONNECTIONS {
-                add(&Way::ALL, load(class, connections));
+                add(&Treatment::ALL, load(class, connections));
             }
         }
     }
     cells
 }
 
-impl Load {
+impl DownloadLoad {
     fn checks(self, name: &str, alone: &str, is_known: bool, sizes_kb: &[u64]) -> Vec<Check> {
         let is_background = self.class == "background";
         let page = |kb: &u64| {
@@ -197,7 +197,7 @@ impl Trial {
         let sink = start_sink(device, &[PORT])?;
         let mut client = Client::start(device, SECOND_ADDRESS.parse()?, None)?;
         // The first finds cold caches everywhere.
-        client.request(Method::Get, KB)?;
+        client.request(HttpMethod::Get, KB)?;
         let call = start_probe(other, FAR_ADDRESS)?;
         let idle = monotonic_ns()?;
         pause(IDLE_S)?;
@@ -216,7 +216,7 @@ impl Trial {
             run.progress.tick(&format!("pages of {kb} kB"));
             let request = |_| {
                 pause(BETWEEN_REQUESTS_S)?;
-                Ok(client.request(Method::Get, kb * KB)?.seconds)
+                Ok(client.request(HttpMethod::Get, kb * KB)?.seconds)
             };
             let seconds: Vec<f64> = (0..self.requests).map(request).collect::<Result<_>>()?;
             let point = format!("{}/get/{kb}", run.name);
@@ -228,11 +228,8 @@ impl Trial {
         let idle_ms = percentile(&arrivals.delays_ms((idle, begun)), 50.0);
         for (metric, percent) in [("call_waits_p50_ms", 50.0), ("call_waits_p95_ms", 95.0)] {
             let waits_ms = percentile(&arrivals.delays_ms(beside), percent);
-            outcome.set(
-                run.name,
-                metric,
-                waits_ms.zip(idle_ms).map(|(waits, idle)| waits - idle),
-            );
+            let added_ms = waits_ms.zip(idle_ms).map(|(waits, idle)| waits - idle);
+            outcome.set(run.name, metric, added_ms);
         }
         if self.load.is_some() {
             let mbit = arrivals.mbit(PORT, beside);
@@ -245,8 +242,8 @@ impl Trial {
 
     fn prepare(&self, device: &Namespace, run: &Run) -> Result<Option<Daemon>> {
         match self.way {
-            Way::Plain => Ok(None),
-            Way::Cake(part) => {
+            Treatment::Plain => Ok(None),
+            Treatment::Cake(part) => {
                 let (mbit, interface) = (part * LINK_MBIT, STATION_DEVICE);
                 device.ip("link add ifb-cake type ifb")?;
                 device.ip("link set ifb-cake up")?;
@@ -259,7 +256,7 @@ impl Trial {
                 ))?;
                 Ok(None)
             }
-            Way::Giveway(of_rate) => self.start_daemon(device, of_rate, run).map(Some),
+            Treatment::Giveway(of_rate) => self.start_daemon(device, of_rate, run).map(Some),
         }
     }
 
@@ -273,12 +270,11 @@ impl Trial {
         if let Some(of_rate) = of_rate {
             configuration["link"] = json!({"download_rate_mbit": of_rate * LINK_MBIT});
         }
-        let mut daemon = Daemon::launch(device, &configuration, &run.file(""))?;
-        daemon.wait_until_up(device)?;
+        let daemon = Daemon::raise(device, &configuration, &run.file(""))?;
         if of_rate.is_some() {
-            wait_for("what arrives is ordered", IN_FORCE_WITHIN, || {
+            wait_until("what arrives is ordered", IN_FORCE_WITHIN, || {
                 let downloads = answers::status(device)?.network.downloads;
-                Ok((!downloads.orders.is_empty()).then_some(()))
+                Ok(!downloads.orders.is_empty())
             })?;
         }
         Ok(daemon)

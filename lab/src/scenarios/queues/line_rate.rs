@@ -5,7 +5,6 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::iperf3;
@@ -121,9 +120,7 @@ fn send(run: &Run, stands: Stands, flows: u32, warmup_s: f64, seconds: f64) -> R
     outcome.set(run.name, "busy_percent", busy * 1e-7 / elapsed_s);
     outcome.set(run.name, "busy_ns_per_kb", busy / (bytes / 1e3));
     drop(client);
-    if let Some(daemon) = &mut daemon {
-        daemon.stop()?;
-    }
+    daemon.as_mut().map_or(Ok(()), Daemon::stop)?;
     Ok(outcome)
 }
 
@@ -134,22 +131,6 @@ fn busy_ns() -> Result<f64> {
         anyhow::bail!("/proc/stat is not readable");
     };
     Ok((user + nice + system + irq + softirq) * TICK_NS)
-}
-
-#[derive(Deserialize)]
-struct Report {
-    end: End,
-}
-
-#[derive(Deserialize)]
-struct End {
-    sum: Sum,
-}
-
-#[derive(Deserialize)]
-struct Sum {
-    lost_packets: f64,
-    packets: f64,
 }
 
 /// Datagrams without a break, 10,000 a second; amid them one of background.
@@ -173,13 +154,13 @@ fn come(run: &Run) -> Result<Outcome> {
     let began = Instant::now();
     let came = wait_for("giveway's queue", COMES_WITHIN, marked)?;
     wait_for("iperf3 to end", ENDS_WITHIN, || plain.exit())?;
-    let report: Report = serde_json::from_slice(&std::fs::read(&file)?).context("iperf3's report is not readable")?;
+    let report: Value = serde_json::from_slice(&std::fs::read(&file)?).context("iperf3's report is not readable")?;
     let status = answers::status(&wire.sender)?;
     let mut outcome = Outcome::default();
     // With the time that the sender takes to start.
     outcome.set(run.name, "comes_ms", (came - began).as_secs_f64() * 1e3);
-    outcome.set(run.name, "sent", report.end.sum.packets);
-    outcome.set(run.name, "lost", report.end.sum.lost_packets);
+    outcome.set(run.name, "sent", report["end"]["sum"]["packets"].as_f64());
+    outcome.set(run.name, "lost", report["end"]["sum"]["lost_packets"].as_f64());
     let in_force = status.network.queue.in_force.is_some();
     outcome.set(run.name, "stays", f64::from(in_force));
     daemon.stop()?;

@@ -47,7 +47,7 @@ pub struct Limit {
 
 impl Limit {
     /// The least and the most that any window has of it, and as `of_all` what all has.
-    pub fn tell(&self, outcome: &mut Outcome, point: &str, of_all: &str, samples: &Samples) -> Result<()> {
+    pub fn set_metrics(&self, outcome: &mut Outcome, point: &str, of_all: &str, samples: &Samples) -> Result<()> {
         let (seconds, bytes) = *samples.last().context("nothing was counted")?;
         let rates = windows(samples, WINDOW_S.min(self.seconds - 0.5));
         let of_limit = |mbit: f64| mbit / self.mbit;

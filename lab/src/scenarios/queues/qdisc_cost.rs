@@ -14,10 +14,9 @@ use crate::link::wire::{self, Wire, queue_configuration};
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Relation, Variant};
-use crate::traffic::realtime::plain::{self, Spent};
+use crate::traffic::realtime::plain::{self, PacketCost};
 
 const RATE_MBIT: u64 = 100;
-const GUARD_US: u64 = 100;
 
 /// Of fq_codel's, where packets wait.
 const PACED: f64 = 1.4;
@@ -102,23 +101,18 @@ fn cost(run: &Run, stands: &Stands, bursts: u64) -> Result<Outcome> {
     let without = plain::run_in(&wire.sender, bursts)?;
     run.progress.tick("with it");
     let mut outcome = Outcome::default();
-    let with = match stands {
+    let configuration = match stands {
         Stands::Kernel(lines) => {
             wire.set_queue(lines)?;
-            plain::run_in(&wire.sender, bursts)?
+            None
         }
-        Stands::Giveway(Some(rate_mbit)) => {
-            let configuration = queue_configuration(*rate_mbit, true, GUARD_US);
-            beside_daemon(&mut outcome, run, &wire, &configuration, bursts)?
-        }
-        Stands::Giveway(None) => {
-            let configuration = json!({"cap": {"policy": "none"}, "queue": {"backend": "qdisc"}});
-            beside_daemon(&mut outcome, run, &wire, &configuration, bursts)?
-        }
-        Stands::Watching => {
-            let configuration = json!({"cap": {"policy": "none"}});
-            beside_daemon(&mut outcome, run, &wire, &configuration, bursts)?
-        }
+        Stands::Giveway(Some(rate_mbit)) => Some(queue_configuration(*rate_mbit, true)),
+        Stands::Giveway(None) => Some(json!({"cap": {"policy": "none"}, "queue": {"backend": "qdisc"}})),
+        Stands::Watching => Some(json!({"cap": {"policy": "none"}})),
+    };
+    let with = match configuration {
+        Some(configuration) => beside_daemon(&mut outcome, run, &wire, &configuration, bursts)?,
+        None => plain::run_in(&wire.sender, bursts)?,
     };
     outcome.set(name, "instructions_per_packet", with.packet_ns - without.packet_ns);
     outcome.set(name, "path_instructions_per_packet", with.packet_ns);
@@ -129,7 +123,13 @@ fn cost(run: &Run, stands: &Stands, bursts: u64) -> Result<Outcome> {
 }
 
 /// The daemon looks in every second or so, whatever is sent: it is stopped meanwhile, and its programs are not.
-fn beside_daemon(outcome: &mut Outcome, run: &Run, wire: &Wire, configuration: &Value, bursts: u64) -> Result<Spent> {
+fn beside_daemon(
+    outcome: &mut Outcome,
+    run: &Run,
+    wire: &Wire,
+    configuration: &Value,
+    bursts: u64,
+) -> Result<PacketCost> {
     let mut daemon = Daemon::launch(&wire.sender, configuration, &run.file(""))?;
     match configuration.get("queue") {
         Some(_) => daemon.wait_until_queueing(&wire.sender)?,

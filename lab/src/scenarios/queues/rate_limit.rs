@@ -2,8 +2,6 @@
 //! The rate limit of a rule: what all its flows together send, over TCP and UDP, from one socket and from many, before
 //! each kind of queue. Every window of ten seconds counts, as the sender's device counts its bytes.
 
-use std::time::Duration;
-
 use anyhow::Result;
 use serde_json::{Value, json};
 
@@ -11,9 +9,8 @@ use super::iperf3;
 use super::passed::{Limit, counted, sample, stays_near};
 use crate::air::STATION_DEVICE;
 use crate::experiment::{Run, pause};
-use crate::giveway::{Daemon, answers};
+use crate::giveway::{Daemon, wait_until_queued};
 use crate::guest::Guest;
-use crate::interrupt::wait_for;
 use crate::link::wire::{RECEIVER_ADDRESS, Wire};
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
@@ -30,7 +27,6 @@ const FLOODS: [(Protocol, u32, &str, &str); 4] = [
 ];
 const LINK_MBIT: f64 = 100.0;
 const PORT: u16 = 5201;
-const QUEUE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The queue of the link.
 #[derive(Clone, Copy)]
@@ -117,12 +113,8 @@ pub fn figures() -> Vec<Plot> {
 /// A flood under a rule with a limit.
 fn send(run: &Run, trial: Trial) -> Result<Outcome> {
     let wire = Wire::create()?;
-    let mut daemon = Daemon::launch(&wire.sender, &configuration(trial), &run.file(""))?;
-    daemon.wait_until_up(&wire.sender)?;
-    wait_for("giveway's queue", QUEUE_LIMIT, || {
-        let queue = answers::status(&wire.sender)?.network.queue;
-        Ok(queue.in_force.map(drop))
-    })?;
+    let mut daemon = Daemon::raise(&wire.sender, &configuration(trial), &run.file(""))?;
+    wait_until_queued(&wire.sender)?;
     let _server = iperf3::serve(&wire, PORT, None)?;
     let udp = match trial.protocol {
         Protocol::Tcp => "",
@@ -143,7 +135,7 @@ fn send(run: &Run, trial: Trial) -> Result<Outcome> {
         seconds: trial.seconds,
     };
     let mut outcome = Outcome::default();
-    limit.tell(&mut outcome, run.name, "goodput_of_limit", &sent[0])?;
+    limit.set_metrics(&mut outcome, run.name, "goodput_of_limit", &sent[0])?;
     daemon.stop()?;
     Ok(outcome)
 }

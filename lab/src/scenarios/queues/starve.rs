@@ -14,7 +14,7 @@ use crate::process::Process;
 use crate::scenario::{Check, Relation, Variant};
 use crate::traffic::endless::{Arrivals, start_sender, start_sink};
 use crate::traffic::realtime::monotonic_ns;
-use crate::uplink::{FAR_ADDRESS, PACKET_BYTES, Queue, Shape, Uplink};
+use crate::uplink::{FAR_ADDRESS, PACKET_BYTES, Shape, Uplink, UplinkQueue};
 
 /// 3,600 s in virtual time.
 const FREE: Guest = Guest::VIRTUAL;
@@ -23,11 +23,12 @@ const COMPUTING: Guest = Guest {
     clock: Clock::Real,
     ..Guest::VIRTUAL
 };
+const COMPUTING_S: f64 = 600.0;
 const SHAPE: Shape = Shape {
     up_kbit: 1_000,
     down_kbit: 3_000,
     rtt_ms: 100,
-    queue: Queue::Giveway {
+    queue: UplinkQueue::Giveway {
         gate: true,
         short: false,
     },
@@ -49,18 +50,18 @@ enum Foreground {
 
 pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
     let warmup_s = parameters.seconds("warmup_s");
-    let variant = |name: &str, guest, foreground, seconds: &str, trickle_kbit: Option<u32>| {
-        let seconds = parameters.seconds(seconds);
+    let seconds = parameters.seconds("seconds");
+    let variant = |name: &str, guest, foreground, seconds: f64, trickle_kbit: Option<u32>| {
         Variant::new(name, Some(guest), warmup_s + seconds + RETURN_S, move |run| {
             starve(run, foreground, warmup_s, seconds, trickle_kbit)
         })
     };
     let (transfer, computing) = (Foreground::Transfer, Foreground::Computing);
     Ok(vec![
-        variant("free/giveway", FREE, transfer, "seconds", None),
+        variant("free/giveway", FREE, transfer, seconds, None),
         // P0's rule.
-        variant("free/pure", FREE, transfer, "seconds", Some(0)),
-        variant("computing/giveway", COMPUTING, computing, "computing_s", None),
+        variant("free/pure", FREE, transfer, seconds, Some(0)),
+        variant("computing/giveway", COMPUTING, computing, COMPUTING_S, None),
     ])
 }
 

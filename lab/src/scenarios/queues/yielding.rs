@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde_json::json;
 
-use super::crossing::{Crossing, FAR_ADDRESS, Link, Queue};
+use super::crossing::{Crossing, FAR_ADDRESS, RouterLink, RouterQueue};
 use crate::experiment::{Run, pause};
 use crate::giveway::Daemon;
 use crate::guest::Guest;
@@ -19,27 +19,27 @@ use crate::role::Role;
 use crate::scenario::{Check, Relation, Trace, Variant};
 use crate::statistics::{mean, percentile};
 use crate::traffic::endless::{Arrivals, start_probe, start_sender, start_sink};
-use crate::traffic::http::{Client, FarEnd, KB, Method};
+use crate::traffic::http::{Client, FarEnd, HttpMethod, KB};
 use crate::traffic::realtime::monotonic_ns;
 
 /// It has every queue and congestion control, and a clock that the machine does not disturb.
 const GUEST: Guest = Guest::VIRTUAL;
 const LINK_MBIT: f64 = 20.0;
 const RTT_MS: u64 = 50;
-const QUEUES: [Queue; 7] = [
-    Queue::Fifo50,
-    Queue::Fifo100,
-    Queue::Fifo250,
-    Queue::Codel,
-    Queue::FqCodel,
-    Queue::Policer,
-    Queue::Loss,
+const QUEUES: [RouterQueue; 7] = [
+    RouterQueue::Fifo50,
+    RouterQueue::Fifo100,
+    RouterQueue::Fifo250,
+    RouterQueue::Codel,
+    RouterQueue::FqCodel,
+    RouterQueue::Policer,
+    RouterQueue::Loss,
 ];
 const BACKGROUND: u16 = 5_501;
 const FOREGROUND: u16 = 5_502;
 /// What others do, where it tells most.
 const OTHERS: [&str; 4] = ["cubic", "bbr", "lp", "vegas"];
-const COMPARED: [Queue; 3] = [Queue::Fifo100, Queue::FqCodel, Queue::Loss];
+const COMPARED: [RouterQueue; 3] = [RouterQueue::Fifo100, RouterQueue::FqCodel, RouterQueue::Loss];
 
 /// What giveway slows down: one background, and two.
 const WAYS: [(&str, &str, Background); 2] = [
@@ -53,6 +53,8 @@ const START_S: f64 = 5.0;
 /// For the background to come back before the requests.
 const RETURN_S: f64 = 8.0;
 const SECOND_AFTER_S: f64 = 5.0;
+/// For which two background transfers run.
+const PAIR_S: f64 = 120.0;
 const REQUEST_BYTES: u64 = 100 * KB;
 /// docs/background.md: an eighth of the round trip.
 const TARGET_MS: f64 = RTT_MS as f64 / 8.0;
@@ -63,8 +65,8 @@ const BACK: f64 = 0.5;
 /// Of all that the foreground has alone.
 const KEPT: f64 = 0.95;
 
-fn link(queue: Queue) -> Link {
-    Link {
+fn link(queue: RouterQueue) -> RouterLink {
+    RouterLink {
         queue,
         mbit: LINK_MBIT,
         rtt_ms: RTT_MS,
@@ -83,7 +85,7 @@ enum Background {
 
 #[derive(Clone, Copy)]
 struct Trial {
-    queue: Queue,
+    queue: RouterQueue,
     background: Background,
     warmup_s: f64,
     seconds: f64,
@@ -108,10 +110,9 @@ pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
         variants.push(variant("foreground", Background::Nobody));
         for (what, two, background) in WAYS {
             variants.push(variant(what, background));
-            let pair_s = parameters.seconds("pair_s");
             let name = format!("{}/{two}", queue.name());
-            variants.push(Variant::new(name, Some(GUEST), SECOND_AFTER_S + pair_s, move |run| {
-                two_backgrounds(run, queue, background, pair_s)
+            variants.push(Variant::new(name, Some(GUEST), SECOND_AFTER_S + PAIR_S, move |run| {
+                two_backgrounds(run, queue, background)
             }));
         }
         if COMPARED.contains(&queue) {
@@ -130,7 +131,7 @@ pub fn bounds() -> Vec<Check> {
     QUEUES.into_iter().flat_map(of).collect()
 }
 
-fn checks_of(queue: Queue, what: &str, two: &str) -> Vec<Check> {
+fn checks_of(queue: RouterQueue, what: &str, two: &str) -> Vec<Check> {
     let name = |what: &str| format!("{}/{what}", queue.name());
     let (ours, alone, two) = (name(what), name("foreground"), name(two));
     let of_alone = |metric, holds| Check::ratio(format!("{ours} {metric} / alone"), &ours, &alone, metric, holds);
@@ -144,14 +145,14 @@ fn checks_of(queue: Queue, what: &str, two: &str) -> Vec<Check> {
         // What CUBIC moves in the same place.
         of_alone(
             "steady_mbit",
-            Relation::AtLeast(if queue == Queue::Loss { 2.0 } else { 0.9 }),
+            Relation::AtLeast(if queue == RouterQueue::Loss { 2.0 } else { 0.9 }),
         ),
         Check::metric(&two, "share_ratio", Relation::AtLeast(0.8)),
     ];
     if queue.fifo_ms().is_some() {
         checks.push(of_ours("yield_after_queue_s", Relation::AtMost(0.5)));
     }
-    if queue == Queue::Loss {
+    if queue == RouterQueue::Loss {
         checks.push(of_ours("steady_mbit", Relation::AtLeast(0.7 * LINK_MBIT)).goal());
     }
     checks
@@ -179,7 +180,7 @@ fn beside(run: &Run, trial: Trial) -> Result<Outcome> {
     let sink = start_sink(&crossing.far, &[BACKGROUND, FOREGROUND])?;
     let mut client = Client::start(theirs, FAR_ADDRESS.parse()?, None)?;
     // The first finds cold caches everywhere.
-    client.request(Method::Post, KB)?;
+    client.request(HttpMethod::Post, KB)?;
     let _probe = start_probe(theirs, FAR_ADDRESS)?;
     let idle = monotonic_ns()?;
     pause(IDLE_S)?;
@@ -213,7 +214,7 @@ fn beside(run: &Run, trial: Trial) -> Result<Outcome> {
         requests,
     };
     let mut outcome = Outcome::default();
-    tell(&mut outcome, run.name, trial, &moments, &arrivals);
+    set_metrics(&mut outcome, run.name, trial, &moments, &arrivals);
     outcome.set(run.name, "request_mean_s", mean(&seconds));
     outcome.set(run.name, "request_p95_s", percentile(&seconds, 95.0));
     Ok(outcome)
@@ -230,21 +231,19 @@ fn start_daemon(at: &Namespace, run: &Run, what: &str, ports: &[u16]) -> Result<
         "queue": {"backend": "none"},
         "rule": rules.collect::<Vec<_>>(),
     });
-    let mut daemon = Daemon::launch(at, &configuration, &run.file(what))?;
-    daemon.wait_until_up(at)?;
-    Ok(daemon)
+    Daemon::raise(at, &configuration, &run.file(what))
 }
 
 fn make_requests(client: &mut Client, count: u64) -> Result<Vec<f64>> {
     let begun = Instant::now();
     let request = |number: u64| {
         pause_until(begun + Duration::from_secs(number))?;
-        Ok(client.request(Method::Post, REQUEST_BYTES)?.seconds)
+        Ok(client.request(HttpMethod::Post, REQUEST_BYTES)?.seconds)
     };
     (0..count).map(request).collect()
 }
 
-fn tell(outcome: &mut Outcome, point: &str, trial: Trial, at: &Moments, arrivals: &Arrivals) {
+fn set_metrics(outcome: &mut Outcome, point: &str, trial: Trial, at: &Moments, arrivals: &Arrivals) {
     let [start_ns, length_ns] = [START_S, trial.seconds].map(|seconds| (seconds * 1e9) as u64);
     let Some(first) = arrivals.first_ns(FOREGROUND, at.foreground) else {
         return;
@@ -275,24 +274,17 @@ fn tell(outcome: &mut Outcome, point: &str, trial: Trial, at: &Moments, arrivals
     let after_s = |queue: u64| is_away.map(|away_s| (away_s - (queue - first) as f64 / 1e9).max(0.0));
     outcome.set(point, "yield_after_queue_s", queue.and_then(after_s));
     let alone_again = (at.foreground_end, at.requests);
-    outcome.set(
-        point,
-        "return_s",
-        arrivals.settles_s(&[BACKGROUND], alone_again, BACK * LINK_MBIT, true),
-    );
+    let return_s = arrivals.settles_s(&[BACKGROUND], alone_again, BACK * LINK_MBIT, true);
+    outcome.set(point, "return_s", return_s);
 }
 
 fn curves(arrivals: &Arrivals) -> Vec<Curve> {
-    let curve = |(station, port)| Curve {
-        of: Trace::Goodput,
-        station,
-        points: arrivals.curve(port),
-    };
+    let curve = |(station, port)| Curve::new(Trace::Goodput, station, arrivals.curve(port));
     [BACKGROUND, FOREGROUND].into_iter().enumerate().map(curve).collect()
 }
 
 /// One on each device, the second a while after the first.
-fn two_backgrounds(run: &Run, queue: Queue, background: Background, pair_s: f64) -> Result<Outcome> {
+fn two_backgrounds(run: &Run, queue: RouterQueue, background: Background) -> Result<Outcome> {
     let crossing = Crossing::raise(link(queue))?;
     let [first, second] = &crossing.devices;
     let both = [BACKGROUND, FOREGROUND];
@@ -309,7 +301,7 @@ fn two_backgrounds(run: &Run, queue: Queue, background: Background, pair_s: f64)
     pause(SECOND_AFTER_S)?;
     let _second = start_sender(second, FAR_ADDRESS, FOREGROUND, "cubic")?;
     let from_ns = monotonic_ns()?;
-    pause(pair_s)?;
+    pause(PAIR_S)?;
     let to_ns = monotonic_ns()?;
     let arrivals: Arrivals = sink.finish()?;
     run.keep(&arrivals)?;

@@ -21,7 +21,7 @@ const PACKET_BYTES: usize = 1_200;
 const NS_PER_S: f64 = 1e9;
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub enum Kind {
+pub enum SocketKind {
     Tcp,
     Mptcp,
     Udp,
@@ -33,7 +33,7 @@ pub enum Kind {
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Offer {
-    pub kind: Kind,
+    pub kind: SocketKind,
     pub to: SocketAddr,
     pub from: Option<IpAddr>,
     /// Of a packet socket.
@@ -44,6 +44,20 @@ pub struct Offer {
     pub handed_to: Vec<String>,
     /// The connection that was inherited.
     pub descriptor: Option<i32>,
+}
+
+impl Offer {
+    pub fn udp(to: SocketAddr, mbit: f64) -> Self {
+        Self {
+            kind: SocketKind::Udp,
+            to,
+            from: None,
+            device: String::new(),
+            mbit,
+            handed_to: Vec::new(),
+            descriptor: None,
+        }
+    }
 }
 
 /// The role `reach-sender`.
@@ -78,13 +92,13 @@ fn hand_on(mut offer: Offer, socket: &Socket) -> Result<()> {
 
 fn open(offer: &Offer) -> Result<Socket> {
     let (kind, protocol) = match offer.kind {
-        Kind::Tcp => (Type::STREAM, None),
-        Kind::Mptcp => (Type::STREAM, Some(Protocol::from(MPTCP))),
-        Kind::Udp | Kind::UdpNotConnected | Kind::IoUring | Kind::Packet => (Type::DGRAM, None),
-        Kind::Raw => (Type::RAW, Some(Protocol::from(RAW_PROTOCOL))),
+        SocketKind::Tcp => (Type::STREAM, None),
+        SocketKind::Mptcp => (Type::STREAM, Some(Protocol::from(MPTCP))),
+        SocketKind::Udp | SocketKind::UdpNotConnected | SocketKind::IoUring | SocketKind::Packet => (Type::DGRAM, None),
+        SocketKind::Raw => (Type::RAW, Some(Protocol::from(RAW_PROTOCOL))),
     };
     let domain = match offer.kind {
-        Kind::Packet => Domain::PACKET,
+        SocketKind::Packet => Domain::PACKET,
         _ => Domain::for_address(offer.to),
     };
     let socket = Socket::new(domain, kind, protocol).context("cannot make a socket")?;
@@ -92,26 +106,26 @@ fn open(offer: &Offer) -> Result<Socket> {
         socket.bind(&SocketAddr::new(from, 0).into())?;
     }
     match offer.kind {
-        Kind::UdpNotConnected | Kind::Raw | Kind::Packet => {}
+        SocketKind::UdpNotConnected | SocketKind::Raw | SocketKind::Packet => {}
         _ => socket.connect(&offer.to.into()).context("cannot reach the far end")?,
     }
     // What has no room is lost, and not made up for when there is more.
-    socket.set_nonblocking(offer.kind == Kind::Udp)?;
+    socket.set_nonblocking(offer.kind == SocketKind::Udp)?;
     Ok(socket)
 }
 
 fn send(offer: &Offer, socket: &Socket) -> Result<()> {
     let bytes = vec![0_u8; PACKET_BYTES];
     let frame = match offer.kind {
-        Kind::Packet => ip_packet(offer.to, PACKET_BYTES)?,
+        SocketKind::Packet => ip_packet(offer.to, PACKET_BYTES)?,
         _ => Vec::new(),
     };
     let mut ring = match offer.kind {
-        Kind::IoUring => Some(Ring::new()?),
+        SocketKind::IoUring => Some(Ring::new()?),
         _ => None,
     };
     let device = match offer.kind {
-        Kind::Packet => nix::net::if_::if_nametoindex(offer.device.as_str())?,
+        SocketKind::Packet => nix::net::if_::if_nametoindex(offer.device.as_str())?,
         _ => 0,
     };
     let began_ns = monotonic_ns()?;
@@ -125,11 +139,11 @@ fn send(offer: &Offer, socket: &Socket) -> Result<()> {
             sent_bytes += PACKET_BYTES as f64;
             // What is refused is lost like any other; only a connection breaks.
             match offer.kind {
-                Kind::Tcp | Kind::Mptcp => write_all(socket, &bytes)?,
-                Kind::Udp => drop(socket.send(&bytes)),
-                Kind::UdpNotConnected | Kind::Raw => drop(socket.send_to(&bytes, &offer.to.into())),
-                Kind::Packet => drop(send_frame(socket, device, &frame)),
-                Kind::IoUring => match &mut ring {
+                SocketKind::Tcp | SocketKind::Mptcp => write_all(socket, &bytes)?,
+                SocketKind::Udp => drop(socket.send(&bytes)),
+                SocketKind::UdpNotConnected | SocketKind::Raw => drop(socket.send_to(&bytes, &offer.to.into())),
+                SocketKind::Packet => drop(send_frame(socket, device, &frame)),
+                SocketKind::IoUring => match &mut ring {
                     Some(ring) => ring.send(socket.as_raw_fd(), &bytes)?,
                     None => bail!("there is no ring"),
                 },

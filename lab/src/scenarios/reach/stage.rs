@@ -14,17 +14,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::sender::{Kind, Offer};
-use super::{LIMIT_MBIT, OFFERED_MBIT, Way};
+use super::sender::{Offer, SocketKind};
+use super::{LIMIT_MBIT, OFFERED_MBIT, SendingPath};
 use crate::air::STATION_DEVICE;
 use crate::experiment::Run;
-use crate::giveway::{Daemon, answers, binary};
-use crate::interrupt::wait_for;
+use crate::giveway::{Daemon, answers, binary, wait_until_queued};
+use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
-use crate::network::{PEER_ADDRESS, raise_pair};
+use crate::network::{PEER_ADDRESS, pair, raise_pair};
 use crate::process::{Process, run as run_to_its_end};
 use crate::role::Role;
-use crate::traffic::arrivals::Arrivals;
+use crate::traffic::arrivals::ArrivalCounter;
 use crate::traffic::endless::start_sink;
 
 const PORT: u16 = 5_550;
@@ -49,8 +49,8 @@ const SAYS: &[&str] = &[
 ];
 
 /// Fields go in this order: what runs, then where it runs.
-pub struct Stage {
-    way: Way,
+pub struct ReachTestbed {
+    way: SendingPath,
     beside: Vec<Process>,
     sender: Option<Role>,
     sends: Option<u32>,
@@ -58,7 +58,7 @@ pub struct Stage {
     daemon: Option<Daemon>,
     _tunnel: Option<Role>,
     _sink: Role,
-    arrivals: Arrivals,
+    arrivals: ArrivalCounter,
     /// In which the command goes on, if in another one.
     inner: Option<Namespace>,
     device: Namespace,
@@ -66,61 +66,11 @@ pub struct Stage {
     stderr: PathBuf,
 }
 
-impl Stage {
-    pub fn raise(way: Way, run: &Run) -> Result<Self> {
+impl ReachTestbed {
+    pub fn raise(way: SendingPath, run: &Run) -> Result<Self> {
         let (device, far) = raise_pair()?;
-        let inner = match way {
-            Way::OtherNamespace | Way::Forwarded => Some(Namespace::create("inner")?),
-            _ => None,
-        };
-        let mut tunnel = None;
-        match way {
-            Way::OtherNamespace => {
-                pair(inner.as_ref(), &far, "10.77.6.1/24", "10.77.6.2/24")?;
-            }
-            Way::Forwarded => {
-                pair(inner.as_ref(), &device, "10.77.7.2/24", "10.77.7.1/24")?;
-                device.run("sysctl", "-qw net.ipv4.ip_forward=1")?;
-                inner
-                    .iter()
-                    .try_for_each(|inner| inner.ip("route add default via 10.77.7.1"))?;
-                far.ip("route add 10.77.7.0/24 via 10.77.1.1")?;
-            }
-            Way::Unmanaged => pair(Some(&device), &far, "10.77.9.1/24", "10.77.9.2/24")?,
-            Way::SecondUplink => {
-                pair(Some(&device), &far, "10.77.9.1/24", "10.77.9.2/24")?;
-                far.ip("address add 10.88.0.1/32 dev lo")?;
-                device.ip(&format!("route add default via {PEER_ADDRESS}"))?;
-                device.ip("route add default via 10.77.9.2 table 100")?;
-                device.ip("rule add to 10.88.0.0/16 lookup 100")?;
-            }
-            Way::Macvlan => {
-                device.ip(&format!("link add mv0 link {STATION_DEVICE} type macvlan mode bridge"))?;
-                device.ip("address add 10.77.5.1/24 dev mv0")?;
-                device.ip("link set mv0 up")?;
-                far.ip(&format!("address add 10.77.5.2/24 dev {STATION_DEVICE}"))?;
-            }
-            Way::Snat => {
-                device.ip(&format!("address add 10.77.1.50/24 dev {STATION_DEVICE}"))?;
-                let rules = "add table ip lab; add chain ip lab out { type nat hook postrouting priority srcnat; }; \
-                             add rule ip lab out ip saddr 10.77.1.1 snat to 10.77.1.50";
-                let mut nft = device.command("nft")?;
-                nft.arg(rules);
-                run_to_its_end(nft)?;
-            }
-            Way::NoQueue => drop(device.tc(&format!(
-                "qdisc add dev {STATION_DEVICE} root tbf rate 100mbit burst 10k latency 50ms"
-            ))?),
-            Way::Tunnel => {
-                let to = SocketAddrV4::new(PEER_ADDRESS.parse()?, TUNNEL_PORT);
-                tunnel = Some(Role::start(&device, "reach-tunnel", &("tun0", to))?);
-                device.ip("address add 10.77.8.1/24 dev tun0")?;
-                device.ip("link set tun0 up")?;
-            }
-            Way::WireGuard | Way::KernelSocket => raise_wireguard(&device, &far, run)?,
-            _ => {}
-        }
-        let counted = if way == Way::Loopback { &device } else { &far };
+        let (inner, tunnel) = lay(way, &device, &far, run)?;
+        let counted = if way == SendingPath::Loopback { &device } else { &far };
         Ok(Self {
             way,
             beside: Vec::new(),
@@ -130,7 +80,7 @@ impl Stage {
             daemon: None,
             _tunnel: tunnel,
             _sink: start_sink(counted, &[PORT])?,
-            arrivals: Arrivals::count(counted)?,
+            arrivals: ArrivalCounter::count(counted)?,
             inner,
             device,
             _far: far,
@@ -141,28 +91,24 @@ impl Stage {
     /// Its queue is in force when this returns, where there is to be one.
     pub fn start_daemon(&mut self, run: &Run) -> Result<()> {
         let words: &[&str] = match self.way {
-            Way::NoDaemon => return Ok(()),
-            Way::SecondUplink => &[],
-            Way::DryRun => &["--interface", STATION_DEVICE, "--dry-run"],
+            SendingPath::NoDaemon => return Ok(()),
+            SendingPath::SecondUplink => &[],
+            SendingPath::DryRun => &["--interface", STATION_DEVICE, "--dry-run"],
             _ => &["--interface", STATION_DEVICE],
         };
         let mut configuration = json!({"cap": {"policy": "none"}, "link": {"rate_mbit": LINK_MBIT}});
-        if self.way == Way::SecondUplink {
+        if self.way == SendingPath::SecondUplink {
             let uplink = |name: &str| json!({"interface": name, "rate_mbit": LINK_MBIT});
             configuration = json!({"cap": {"policy": "none"}, "uplink": [uplink(STATION_DEVICE), uplink(SECOND)]});
         }
-        if self.way == Way::KernelSocket {
+        if self.way == SendingPath::KernelSocket {
             configuration["rule"] = json!([{
                 "protocol": "udp", "port": WIREGUARD_PORT, "class": "bulk", "rate_limit_mbit": LIMIT_MBIT,
             }]);
         }
-        let mut daemon = Daemon::launch_with(words, &self.device, &configuration, &run.file(""))?;
-        daemon.wait_until_up(&self.device)?;
-        if !matches!(self.way, Way::NoQueue | Way::DryRun) {
-            wait_for("giveway's queue", QUEUE_LIMIT, || {
-                let queue = answers::status(&self.device)?.network.queue;
-                Ok(queue.in_force.map(drop))
-            })?;
+        let daemon = Daemon::raise_with(words, &self.device, &configuration, &run.file(""))?;
+        if !matches!(self.way, SendingPath::NoQueue | SendingPath::DryRun) {
+            wait_until_queued(&self.device)?;
         }
         self.daemon = Some(daemon);
         Ok(())
@@ -171,19 +117,19 @@ impl Stage {
     /// What happens before the command is started.
     pub fn disturb_before(&mut self) -> Result<()> {
         match self.way {
-            Way::Paused => self.pause = Some(pause(&self.device)?),
-            Way::TooMany => {
+            SendingPath::Paused => self.pause = Some(pause(&self.device)?),
+            SendingPath::TooMany => {
                 for _ in 0..COMMANDS {
                     let mut command = self.device.command(binary()?)?;
                     command.args(limited()).args(["sleep", "600"]);
                     self.beside.push(Process::spawn(command)?);
                 }
                 let begun = self.beside.iter().map(Process::id).collect::<Vec<_>>();
-                wait_for("the other commands to run", QUEUE_LIMIT, || {
+                wait_until("the other commands to run", QUEUE_LIMIT, || {
                     let runs = |id: &i32| {
                         fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name.trim() == "sleep")
                     };
-                    Ok(begun.iter().all(runs).then_some(()))
+                    Ok(begun.iter().all(runs))
                 })?;
             }
             _ => {}
@@ -192,20 +138,20 @@ impl Stage {
     }
 
     /// The command, with its limit where that is not a rule's.
-    pub fn start_sender(&mut self, kind: Kind, run: &Run) -> Result<()> {
+    pub fn start_sender(&mut self, kind: SocketKind, run: &Run) -> Result<()> {
         let (to, from) = match self.way {
-            Way::OtherNamespace => ("10.77.6.2", None),
-            Way::Unmanaged => ("10.77.9.2", None),
-            Way::SecondUplink => ("10.88.0.1", None),
-            Way::Macvlan => ("10.77.5.2", Some("10.77.5.1".parse()?)),
-            Way::Loopback => ("127.0.0.1", None),
-            Way::Tunnel | Way::WireGuard | Way::KernelSocket => ("10.77.8.2", None),
+            SendingPath::OtherNamespace => ("10.77.6.2", None),
+            SendingPath::Unmanaged => ("10.77.9.2", None),
+            SendingPath::SecondUplink => ("10.88.0.1", None),
+            SendingPath::Macvlan => ("10.77.5.2", Some("10.77.5.1".parse()?)),
+            SendingPath::Loopback => ("127.0.0.1", None),
+            SendingPath::Tunnel | SendingPath::WireGuard | SendingPath::KernelSocket => ("10.77.8.2", None),
             _ => (PEER_ADDRESS, None),
         };
         let giveway = binary()?.display().to_string();
         let exec = || [giveway.clone()].into_iter().chain(limited().map(Into::into));
         let mut words: Vec<String> = match self.way {
-            Way::Shared | Way::KernelSocket => Vec::new(),
+            SendingPath::Shared | SendingPath::KernelSocket => Vec::new(),
             _ => exec().collect(),
         };
         let inner = self
@@ -215,16 +161,14 @@ impl Stage {
         words.extend(inner.into_iter().flatten());
         let offer = Offer {
             kind,
-            to: SocketAddr::new(to.parse()?, PORT),
             from,
             device: STATION_DEVICE.into(),
-            mbit: OFFERED_MBIT,
-            handed_to: if self.way == Way::Shared {
+            handed_to: if self.way == SendingPath::Shared {
                 exec().collect()
             } else {
                 Vec::new()
             },
-            descriptor: None,
+            ..Offer::udp(SocketAddr::new(to.parse()?, PORT), OFFERED_MBIT)
         };
         words.push(std::env::current_exe()?.display().to_string());
         words.extend(["role".into(), "reach-sender".into(), serde_json::to_string(&offer)?]);
@@ -239,7 +183,7 @@ impl Stage {
     }
 
     pub fn disturb_after(&mut self, run: &Run) -> Result<()> {
-        if self.way == Way::Restarted {
+        if self.way == SendingPath::Restarted {
             self.end_daemon()?;
             self.start_daemon(run)?;
         }
@@ -250,7 +194,7 @@ impl Stage {
         let counts = self.arrivals.read()?;
         // What a tunnel carried is counted once more where it comes out.
         let carried = match self.way {
-            Way::WireGuard | Way::KernelSocket => Some(format!("udp:{WIREGUARD_PORT}")),
+            SendingPath::WireGuard | SendingPath::KernelSocket => Some(format!("udp:{WIREGUARD_PORT}")),
             _ => None,
         };
         let is_the_commands = |kind: &str| match &carried {
@@ -269,12 +213,10 @@ impl Stage {
         let mut places = vec![("exec".to_owned(), fs::read_to_string(&self.stderr)?)];
         if self.daemon.is_some() {
             let ask = |words: &[&str]| -> Result<String> {
-                let mut command = self.device.command(binary()?)?;
-                command.args(words);
-                Ok(String::from_utf8_lossy(&run_to_its_end(command)?.stdout).into_owned())
+                Ok(String::from_utf8_lossy(&answers::ask(&self.device, words)?).into_owned())
             };
             let subject = match (self.way, self.sends) {
-                (Way::KernelSocket, _) => WIREGUARD_PORT.to_string(),
+                (SendingPath::KernelSocket, _) => WIREGUARD_PORT.to_string(),
                 (_, Some(pid)) => pid.to_string(),
                 (_, None) => String::new(),
             };
@@ -283,7 +225,14 @@ impl Stage {
             fs::write(run.file(".why"), &why)?;
             places.push(("status".into(), status));
             places.push((
-                format!("why {}", if self.way == Way::KernelSocket { &subject } else { "PID" }),
+                format!(
+                    "why {}",
+                    if self.way == SendingPath::KernelSocket {
+                        &subject
+                    } else {
+                        "PID"
+                    }
+                ),
                 why,
             ));
             places.push(("log".into(), fs::read_to_string(run.file(".log"))?));
@@ -318,20 +267,6 @@ fn limited() -> [&'static str; 6] {
     ["exec", "--class", "bulk", "--up", LIMIT, "--"]
 }
 
-fn pair(a: Option<&Namespace>, b: &Namespace, address_of_a: &str, address_of_b: &str) -> Result<()> {
-    let a = a.context("there is no such namespace")?;
-    a.ip(&format!(
-        "link add {SECOND} type veth peer name {SECOND} netns {}",
-        b.name()
-    ))?;
-    for (end, address) in [(a, address_of_a), (b, address_of_b)] {
-        end.ip(&format!("address add {address} dev {SECOND}"))?;
-        end.ip("link set lo up")?;
-        end.ip(&format!("link set {SECOND} up"))?;
-    }
-    Ok(())
-}
-
 /// Nothing is in force as long as this connection lives, as `giveway try` has it.
 fn pause(at: &Namespace) -> Result<UnixStream> {
     let path = format!("/run/giveway/netns-{}/control", at.number()?);
@@ -342,6 +277,59 @@ fn pause(at: &Namespace) -> Result<UnixStream> {
     let said: Value = serde_json::from_str(&answer)?;
     ensure!(said.get("error").is_none(), "no pause: {answer}");
     Ok(connection)
+}
+
+/// What is between the command and the link: the namespace in which it goes on, and the tunnel, where there are any.
+fn lay(way: SendingPath, device: &Namespace, far: &Namespace, run: &Run) -> Result<(Option<Namespace>, Option<Role>)> {
+    let (mut inner, mut tunnel) = (None, None);
+    let second = || pair((device, SECOND, "10.77.9.1/24"), (far, SECOND, "10.77.9.2/24"));
+    match way {
+        SendingPath::OtherNamespace => {
+            let inner = inner.insert(Namespace::create("inner")?);
+            pair((inner, SECOND, "10.77.6.1/24"), (far, SECOND, "10.77.6.2/24"))?;
+        }
+        SendingPath::Forwarded => {
+            let inner = inner.insert(Namespace::create("inner")?);
+            pair((inner, SECOND, "10.77.7.2/24"), (device, SECOND, "10.77.7.1/24"))?;
+            device.run("sysctl", "-qw net.ipv4.ip_forward=1")?;
+            inner.ip("route add default via 10.77.7.1")?;
+            far.ip("route add 10.77.7.0/24 via 10.77.1.1")?;
+        }
+        SendingPath::Unmanaged => second()?,
+        SendingPath::SecondUplink => {
+            second()?;
+            far.ip("address add 10.88.0.1/32 dev lo")?;
+            device.ip(&format!("route add default via {PEER_ADDRESS}"))?;
+            device.ip("route add default via 10.77.9.2 table 100")?;
+            device.ip("rule add to 10.88.0.0/16 lookup 100")?;
+        }
+        SendingPath::Macvlan => {
+            device.ip(&format!("link add mv0 link {STATION_DEVICE} type macvlan mode bridge"))?;
+            device.ip("address add 10.77.5.1/24 dev mv0")?;
+            device.ip("link set mv0 up")?;
+            far.ip(&format!("address add 10.77.5.2/24 dev {STATION_DEVICE}"))?;
+        }
+        SendingPath::Snat => {
+            device.ip(&format!("address add 10.77.1.50/24 dev {STATION_DEVICE}"))?;
+            let rules = "add table ip lab; add chain ip lab out { type nat hook postrouting priority srcnat; }; \
+                         add rule ip lab out ip saddr 10.77.1.1 snat to 10.77.1.50";
+            let mut nft = device.command("nft")?;
+            nft.arg(rules);
+            run_to_its_end(nft)?;
+        }
+        SendingPath::NoQueue => drop(device.tc(&format!(
+            "qdisc add dev {STATION_DEVICE} root tbf rate 100mbit burst 10k latency 50ms"
+        ))?),
+        SendingPath::Tunnel => {
+            let to = SocketAddrV4::new(PEER_ADDRESS.parse()?, TUNNEL_PORT);
+            tunnel = Some(Role::start(device, "reach-tunnel", &("tun0", to))?);
+            device.ip("address add 10.77.8.1/24 dev tun0")?;
+            device.ip("link set tun0 up")?;
+        }
+        SendingPath::WireGuard | SendingPath::KernelSocket => raise_wireguard(device, far, run)?,
+        _ => {}
+    }
+    Ok((inner, tunnel))
 }
 
 fn raise_wireguard(device: &Namespace, far: &Namespace, run: &Run) -> Result<()> {

@@ -13,17 +13,18 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::air::STATION_DEVICE;
-use crate::experiment::{Run, pause};
-use crate::giveway::{answers, binary};
+use crate::cgroup::Cgroup;
+use crate::experiment::{Run, TemporaryFolder, pause};
+use crate::giveway::{Daemon, answers, binary};
 use crate::guest::find;
 use crate::interrupt::wait_for;
 use crate::namespace::Namespace;
 use crate::network::pair;
 use crate::outcome::Outcome;
-use crate::process::{Process, run as run_to_its_end};
+use crate::process::{Process, run as run_to_its_end, say};
 use crate::role::Role;
-use crate::scenarios::reach::sender::{Kind, Offer};
-use crate::traffic::arrivals::{Arrivals, Counts};
+use crate::scenarios::reach::sender::Offer;
+use crate::traffic::arrivals::{ArrivalCounter, ByteCounts};
 use crate::traffic::endless::{start_sender, start_sink};
 use crate::traffic::ssh;
 
@@ -52,61 +53,19 @@ const ENTER: &str = "f=$1; shift; mkdir -p /opt; mount --bind $f/etc /etc; mount
 pub struct House {
     ssh: Option<ssh::Server>,
     _sink: Role,
-    arrivals: Arrivals,
-    groups: Vec<PathBuf>,
+    arrivals: ArrivalCounter,
+    /// The newest first, as they go.
+    cgroups: Vec<Cgroup>,
     device: Namespace,
     _modem: Namespace,
     far: Namespace,
-    folder: Folder,
+    folder: TemporaryFolder,
     log: PathBuf,
-}
-
-/// Of this run; gone when dropped.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is in nobody's way.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-impl Drop for House {
-    fn drop(&mut self) {
-        for group in self.groups.iter().rev() {
-            let removed = wait_for("a cgroup to be empty", Duration::from_secs(5), || {
-                Ok(fs::remove_dir(group).is_ok().then_some(()))
-            });
-            // What runs there still is told by the next line of the run.
-            if let Err(error) = removed {
-                eprintln!("cannot remove {}: {error:#}", group.display());
-            }
-        }
-    }
-}
-
-/// A running `giveway run`.
-pub struct Daemon(Process);
-
-impl Daemon {
-    pub fn stop(mut self) -> Result<()> {
-        ensure!(
-            self.0.stop(Duration::from_secs(10))?,
-            "giveway did not end well on SIGTERM"
-        );
-        Ok(())
-    }
-
-    /// By itself, as it was told.
-    pub fn ends(&mut self) -> Result<bool> {
-        let ended = wait_for("giveway to end", Duration::from_secs(10), || self.0.exit());
-        Ok(ended.is_ok_and(|status| status.success()))
-    }
 }
 
 impl House {
     pub fn raise(run: &Run) -> Result<Self> {
-        let folder = Folder(std::env::temp_dir().join(format!("gwlab-{}-{}", std::process::id(), run.label())));
+        let folder = run.temporary_folder()?;
         furnish(&folder.0)?;
         let [device, modem, far] = ["device", "modem", "far"].map(Namespace::create);
         let (device, modem, far) = (device?, modem?, far?);
@@ -125,8 +84,8 @@ impl House {
         Ok(Self {
             ssh: None,
             _sink: start_sink(&far, &[SINK_PORT])?,
-            arrivals: Arrivals::count(&far)?,
-            groups: Vec::new(),
+            arrivals: ArrivalCounter::count(&far)?,
+            cgroups: Vec::new(),
             device,
             _modem: modem,
             far,
@@ -199,21 +158,12 @@ impl House {
         Ok(command)
     }
 
-    fn spawn(&self, mut command: Command) -> Result<Process> {
-        let log = File::options().create(true).append(true).open(&self.log)?;
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        Process::spawn(command)
-    }
-
     /// It answers when this returns. Nothing on its command line: all that it knows is in `/etc/giveway`.
     pub fn start_daemon(&self, run: &Run) -> Result<Daemon> {
-        let mut command = self.enter(&["giveway", "run"])?;
-        let log = File::options().create(true).append(true).open(run.file(".log"))?;
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let mut process = Process::spawn(command)?;
+        let mut daemon = Daemon::of(self.enter(&["giveway", "run"])?, run.file(".log"))?;
         wait_for("giveway to answer", START_LIMIT, || {
             ensure!(
-                process.exit()?.is_none(),
+                daemon.process.exit()?.is_none(),
                 "giveway ended: {}",
                 fs::read_to_string(run.file(".log"))?
             );
@@ -221,20 +171,18 @@ impl House {
             pause(ASK_EVERY_S)?;
             Ok(answers::status(&self.device).ok())
         })?;
-        Ok(Daemon(process))
+        Ok(daemon)
     }
 
     /// Runs a line to its end; gives back what it said on both outputs, and whether it succeeded.
     pub fn say(&self, line: &str) -> Result<(String, bool)> {
         let mut command = self.enter(&["sh", "-c", line])?;
-        let output = command.stdin(Stdio::null()).output().context("cannot start a shell")?;
-        let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-        Ok((said.concat(), output.status.success()))
+        say(&mut command)
     }
 
     /// A line that is one command: that is the process.
     pub fn start(&self, line: &str) -> Result<Process> {
-        self.spawn(self.enter(&["sh", "-c", &format!("exec {line}")])?)
+        Process::spawn_logged(self.enter(&["sh", "-c", &format!("exec {line}")])?, &self.log)
     }
 
     /// What arrives of a command while it runs.
@@ -286,34 +234,15 @@ impl House {
 
     /// As systemd would start a unit.
     pub fn start_in(&mut self, unit: &str, line: &str) -> Result<Process> {
-        let mounts = fs::read_to_string("/proc/mounts")?;
-        let mount = mounts
-            .lines()
-            .map(|line| line.split(' ').collect::<Vec<_>>())
-            .find(|words| words[2] == "cgroup2");
-        let root = PathBuf::from(mount.context("no cgroup2 is mounted here")?[1]);
-        let slice = root.join(format!("gwlab{}.slice", std::process::id()));
-        for group in [slice.clone(), slice.join(unit)] {
-            if !group.exists() {
-                fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
-                self.groups.push(group);
-            }
-        }
-        let line = format!("echo $$ >{}/cgroup.procs; exec {line}", slice.join(unit).display());
-        self.spawn(self.enter(&["sh", "-c", &line])?)
+        let cgroup = Cgroup::make(&format!("gwlab{}.slice/{unit}", std::process::id()))?;
+        let line = format!("echo $$ >{}/cgroup.procs; exec {line}", cgroup.folder.display());
+        self.cgroups.insert(0, cgroup);
+        Process::spawn_logged(self.enter(&["sh", "-c", &line])?, &self.log)
     }
 
     /// An unmodified program that sends to the port of the robot's commands.
     pub fn start_control(&self, mbit: f64) -> Result<Process> {
-        let offer = Offer {
-            kind: Kind::Udp,
-            to: format!("{FAR_ADDRESS}:{CONTROL_PORT}").parse()?,
-            from: None,
-            device: String::new(),
-            mbit,
-            handed_to: Vec::new(),
-            descriptor: None,
-        };
+        let offer = Offer::udp(format!("{FAR_ADDRESS}:{CONTROL_PORT}").parse()?, mbit);
         Role::start(&self.device, "reach-sender", &offer)?.into_process()
     }
 
@@ -341,7 +270,7 @@ impl House {
 }
 
 /// By port and mark.
-pub struct Counted(Counts);
+pub struct Counted(ByteCounts);
 
 impl Counted {
     pub fn since(&self, before: &Counted) -> Counted {
@@ -437,29 +366,20 @@ fn furnish(folder: &Path) -> Result<()> {
     std::io::copy(&mut random, &mut File::create(photo)?)?;
     // What is in it counts for nothing, and to write it takes an emulated machine half a minute.
     File::create(folder.join("home/video.mkv"))?.set_len(VIDEO_BYTES)?;
-    let mut certificate = Command::new(find("openssl")?);
-    certificate.args([
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=example.org",
-    ]);
-    certificate
-        .arg("-config")
-        .arg(folder.join("certificate"))
-        .arg("-keyout")
-        .arg(folder.join("key"));
-    certificate
+    certify(folder)
+}
+
+/// The far end's certificate, which the device trusts.
+fn certify(folder: &Path) -> Result<()> {
+    let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=example.org";
+    let mut openssl = Command::new(find("openssl")?);
+    openssl.args(words.split(' '));
+    openssl.arg("-config").arg(folder.join("certificate"));
+    openssl.arg("-keyout").arg(folder.join("key"));
+    openssl
         .arg("-out")
         .arg(folder.join("etc/ssl/certs/ca-certificates.crt"));
-    run_to_its_end(certificate).map(drop)
+    run_to_its_end(openssl).map(drop)
 }
 
 /// Where a program is for whoever has entered.

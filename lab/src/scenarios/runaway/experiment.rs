@@ -36,7 +36,7 @@ const SLOT_MS: f64 = 500.0;
 const LOOK_MS: f64 = 100.0;
 
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub enum RunawayKind {
     /// Computes without end on the CPU of the shell.
     SpinnerOne,
     /// On every CPU.
@@ -48,7 +48,7 @@ pub enum Kind {
 }
 
 /// Without a rule for them the programs have no priority, and there is no daemon.
-pub fn one_time(kind: Kind, seconds: u64, has_rule: bool, raw: &Path, label: &str) -> Result<Metrics> {
+pub fn one_time(kind: RunawayKind, seconds: u64, has_rule: bool, raw: &Path, label: &str) -> Result<Metrics> {
     let place = Namespace::create("runaway")?;
     let installed = install(kind, raw, label)?;
     let programs: Vec<_> = installed.iter().map(|program| program.exe.clone()).collect();
@@ -89,9 +89,9 @@ pub fn one_time(kind: Kind, seconds: u64, has_rule: bool, raw: &Path, label: &st
 }
 
 /// One executable for each rule.
-fn install(kind: Kind, raw: &Path, label: &str) -> Result<Vec<Applicant>> {
+fn install(kind: RunawayKind, raw: &Path, label: &str) -> Result<Vec<Applicant>> {
     let count = match kind {
-        Kind::Together { programs } => programs,
+        RunawayKind::Together { programs } => programs,
         _ => 1,
     };
     let install = |number| applicant::install(raw, &format!("{label}-{number}"));
@@ -102,15 +102,17 @@ fn said_by(program: &Path) -> PathBuf {
     program.with_extension("said")
 }
 
-fn line(kind: Kind, seconds: u64, last_cpu: usize) -> Result<String> {
+fn line(kind: RunawayKind, seconds: u64, last_cpu: usize) -> Result<String> {
     Ok(match kind {
-        Kind::SpinnerOne => format!("spin {seconds} {last_cpu}"),
-        Kind::SpinnerAll => {
+        RunawayKind::SpinnerOne => format!("spin {seconds} {last_cpu}"),
+        RunawayKind::SpinnerAll => {
             let cpus: String = (0..=last_cpu).map(|cpu| format!(" {cpu}")).collect();
             format!("spin {seconds}{cpus}")
         }
-        Kind::ForkBomb { processes } => format!("bomb {processes} {}", monotonic_ns()? + seconds * 1_000_000_000),
-        Kind::Together { .. } => format!("nibble {NIBBLE} {seconds} {last_cpu}"),
+        RunawayKind::ForkBomb { processes } => {
+            format!("bomb {processes} {}", monotonic_ns()? + seconds * 1_000_000_000)
+        }
+        RunawayKind::Together { .. } => format!("nibble {NIBBLE} {seconds} {last_cpu}"),
     })
 }
 
@@ -172,20 +174,20 @@ fn compare(metrics: &mut Metrics, said: &PriorityStatus) -> Result<()> {
 }
 
 /// Whether `why` has a reason for each program, which names who was to blame where that was not it alone.
-fn is_blamed(kind: Kind, place: &Namespace, programs: &[PathBuf], pids: &[i32]) -> Result<bool> {
+fn is_blamed(kind: RunawayKind, place: &Namespace, programs: &[PathBuf], pids: &[i32]) -> Result<bool> {
     let names: Vec<_> = programs.iter().map(|program| program.to_string_lossy()).collect();
     let is_ours = |text: &str| names.iter().any(|name| text.contains(&**name));
     let has_starved_others = |why: &str| why.contains("could not run") && is_ours(why);
     let is_reason = |why: &str| match kind {
         // Whichever is noticed first.
-        Kind::SpinnerOne | Kind::SpinnerAll => why.contains("budget") || has_starved_others(why),
-        Kind::ForkBomb { .. } => why.contains("budget") || why.contains("tasks at most"),
-        Kind::Together { .. } => has_starved_others(why),
+        RunawayKind::SpinnerOne | RunawayKind::SpinnerAll => why.contains("budget") || has_starved_others(why),
+        RunawayKind::ForkBomb { .. } => why.contains("budget") || why.contains("tasks at most"),
+        RunawayKind::Together { .. } => has_starved_others(why),
     };
     let is_blame = |change: &Change| is_ours(&change.name) && answers::is_demotion(change) && is_reason(&change.why);
     let subjects: Vec<_> = match kind {
         // One of its processes had to wait, whichever.
-        Kind::ForkBomb { .. } => vec![None],
+        RunawayKind::ForkBomb { .. } => vec![None],
         _ => pids.iter().copied().map(Some).collect(),
     };
     for subject in subjects {

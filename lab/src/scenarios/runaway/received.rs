@@ -18,7 +18,7 @@ use super::shell::Shell;
 use crate::air::STATION_DEVICE;
 use crate::giveway::realtime::PRIORITY;
 use crate::giveway::{Daemon, answers};
-use crate::interrupt::{pause_until, wait_for};
+use crate::interrupt::{pause_until, wait_until};
 use crate::link::wire::{NOBODY_ADDRESS, RECEIVER_ADDRESS, Wire};
 use crate::outcome::Metrics;
 use crate::process::Process;
@@ -33,31 +33,30 @@ const FLOODS: usize = 2;
 const START_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy)]
-pub enum Part {
+pub enum ReceivePath {
     Chain,
     Napi,
 }
 
 /// Beside a rule's process that is innocent of it.
-pub fn one_time(part: Part, seconds: u64, raw: &Path, label: &str) -> Result<Metrics> {
+pub fn one_time(part: ReceivePath, seconds: u64, raw: &Path, label: &str) -> Result<Metrics> {
     let wire = Wire::create()?;
     // Without it a virtual device has no NAPI threads.
     wire.receiver.run("ethtool", &format!("-K {STATION_DEVICE} gro on"))?;
     let innocent_exe = raw.canonicalize()?.join("innocent");
     std::fs::copy("/bin/sleep", &innocent_exe)?;
-    let mut daemon = Daemon::launch(&wire.receiver, &configuration(part, &innocent_exe), &raw.join(label))?;
-    daemon.wait_until_up(&wire.receiver)?;
+    let mut daemon = Daemon::raise(&wire.receiver, &configuration(part, &innocent_exe), &raw.join(label))?;
     let mut command = wire.receiver.command(&innocent_exe)?;
     command.arg("infinity");
     let innocent = Process::spawn(command)?;
-    wait_for("the rule's process to have its priority", START_LIMIT, || {
-        Ok(is_realtime(innocent.id()).then_some(()))
+    wait_until("the rule's process to have its priority", START_LIMIT, || {
+        Ok(is_realtime(innocent.id()))
     })?;
     let last_cpu = available_parallelism()?.get() - 1;
     let shell = Shell::start(last_cpu, &[])?;
     let mut metrics = match part {
-        Part::Chain => requests(&wire, seconds, last_cpu)?,
-        Part::Napi => under_flood(&wire, seconds)?,
+        ReceivePath::Chain => requests(&wire, seconds, last_cpu)?,
+        ReceivePath::Napi => under_flood(&wire, seconds)?,
     };
     let mut set = |metric: &str, value: f64| metrics.insert(metric.into(), value);
     let longest_ms = percentile(&shell.finish()?.ms(), 100.0);
@@ -71,18 +70,18 @@ pub fn one_time(part: Part, seconds: u64, raw: &Path, label: &str) -> Result<Met
     Ok(metrics)
 }
 
-fn configuration(part: Part, innocent: &Path) -> Value {
+fn configuration(part: ReceivePath, innocent: &Path) -> Value {
     let mut configuration = json!({
         "cap": {"policy": "none"},
         "queue": {"backend": "none"},
         "realtime": [{"exe": innocent, "priority": PRIORITY}],
     });
     match part {
-        Part::Chain => {
+        ReceivePath::Chain => {
             configuration["chain"] =
                 json!([{"local_port": PORT, "budget_ms": 10_000.0, "priority": PRIORITY, "share_percent": 50}]);
         }
-        Part::Napi => configuration["receive"] = json!({"threaded_napi": true, "napi_priority": PRIORITY - 1}),
+        ReceivePath::Napi => configuration["receive"] = json!({"threaded_napi": true, "napi_priority": PRIORITY - 1}),
     }
     configuration
 }
@@ -105,9 +104,9 @@ fn under_flood(wire: &Wire, seconds: u64) -> Result<Metrics> {
         marking: None,
         packets: 500,
     };
-    wait_for("NAPI threads to have priority", START_LIMIT, || {
+    wait_until("NAPI threads to have priority", START_LIMIT, || {
         let napi = answers::realtime(&wire.receiver)?.napi;
-        Ok(napi.is_some_and(|napi| napi.raised).then_some(()))
+        Ok(napi.is_some_and(|napi| napi.raised))
     })?;
     let floods: Vec<_> = (0..FLOODS)
         .map(|_| flood::start(&wire.sender, NOBODY_ADDRESS.parse()?, &flood))

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-use crate::bpf_objects::{Kind, all, held_by};
+use crate::bpf_objects::{ObjectKind, all, held_by};
 use crate::giveway::Daemon;
 use crate::interrupt::pause_until;
 use crate::meter::resident_mb;
@@ -21,7 +21,7 @@ const GONE_WITHIN: Duration = Duration::from_secs(5);
 const STAY: [&str; 3] = ["boot", "cookie", "lock"];
 
 #[derive(Debug, Serialize)]
-pub struct Sample {
+pub struct ResourceSample {
     pub at_s: f64,
     /// Of the daemon and its guardian.
     pub resident_mb: f64,
@@ -33,7 +33,7 @@ pub struct Sample {
     pub files: u64,
 }
 
-impl Sample {
+impl ResourceSample {
     /// `number`: of the daemon's network namespace.
     pub fn of(daemon: &Daemon, number: u32, at_s: f64) -> Result<Self> {
         let pid = daemon.process.id();
@@ -50,9 +50,9 @@ impl Sample {
 }
 
 /// Programs, maps and links, by kind and number.
-pub fn held(pid: i32) -> BTreeSet<(Kind, u32)> {
+pub fn held(pid: i32) -> BTreeSet<(ObjectKind, u32)> {
     let of = |kind| held_by(pid, kind).into_iter().map(move |id| (kind, id));
-    [Kind::Program, Kind::Map, Kind::Link]
+    [ObjectKind::Program, ObjectKind::Map, ObjectKind::Link]
         .into_iter()
         .flat_map(of)
         .collect()
@@ -78,10 +78,10 @@ fn files_in(folder: &Path) -> u64 {
 }
 
 /// Of what the daemon held, what the kernel still has once it is gone; with its pins and files.
-pub fn left(held: &BTreeSet<(Kind, u32)>, number: u32) -> Result<u64> {
+pub fn left(held: &BTreeSet<(ObjectKind, u32)>, number: u32) -> Result<u64> {
     let end = Instant::now() + GONE_WITHIN;
     loop {
-        let there: BTreeSet<(Kind, u32)> = all().into_iter().map(|object| (object.kind, object.id)).collect();
+        let there: BTreeSet<(ObjectKind, u32)> = all().into_iter().map(|object| (object.kind, object.id)).collect();
         let objects = held.intersection(&there).count() as u64;
         let stay = STAY.iter().filter(|name| state_of(number).join(name).exists()).count() as u64;
         let left = objects + files_in(&pins_of(number)) + files_in(&state_of(number)) - stay;
@@ -93,9 +93,9 @@ pub fn left(held: &BTreeSet<(Kind, u32)>, number: u32) -> Result<u64> {
 }
 
 /// By how much the last quarter is above the second, in percent of that: medians.
-pub fn growth_percent(samples: &[&Sample]) -> Option<f64> {
+pub fn growth_percent(samples: &[&ResourceSample]) -> Option<f64> {
     let quarter = samples.len() / 4;
-    let median = |of: &[&Sample]| {
+    let median = |of: &[&ResourceSample]| {
         let mut sorted: Vec<f64> = of.iter().map(|sample| sample.resident_mb).collect();
         sorted.sort_by(f64::total_cmp);
         sorted.get(sorted.len() / 2).copied()
@@ -106,7 +106,7 @@ pub fn growth_percent(samples: &[&Sample]) -> Option<f64> {
 }
 
 /// The most of the first quarter, and the least of the last one: what comes and goes is no growth.
-pub fn most_and_least(samples: &[&Sample], of: impl Fn(&Sample) -> u64) -> (u64, u64) {
+pub fn most_and_least(samples: &[&ResourceSample], of: impl Fn(&ResourceSample) -> u64) -> (u64, u64) {
     let quarter = samples.len().div_ceil(4);
     let first = samples.iter().take(quarter).map(|sample| of(sample)).max();
     let last = samples.iter().rev().take(quarter).map(|sample| of(sample)).min();

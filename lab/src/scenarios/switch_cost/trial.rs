@@ -35,20 +35,20 @@ const PAYLOAD_BYTES: usize = 64;
 const THREAD_QUEUE: u32 = 512;
 
 #[derive(Clone, Copy, Deserialize, Serialize)]
-pub struct Trial {
+pub struct HandOver {
     pub to: Worker,
     pub packets: u32,
 }
 
 /// The role `hand-over`.
-pub fn run(trial: Trial) -> Result<Metrics> {
+pub fn run(trial: HandOver) -> Result<Metrics> {
     match trial.to {
         Worker::Task => yields(trial.packets),
         _ => hand_over(&trial),
     }
 }
 
-fn hand_over(trial: &Trial) -> Result<Metrics> {
+fn hand_over(trial: &HandOver) -> Result<Metrics> {
     let mut storage = MaybeUninit::uninit();
     let open = skeleton::HandoverSkelBuilder::default().open(&mut storage)?;
     let mut programs = open.load().context("cannot load the programs that hand packets over")?;

@@ -4,22 +4,23 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::target::{Kind, Target, USER};
-use super::transfer::{FAR_ADDRESS, Received, Way};
+use super::target::{Target, TargetKind, USER};
+use super::transfer::{FAR_ADDRESS, ReceivedBytes};
 use super::views::Web;
 use crate::air::STATION_DEVICE;
 use crate::experiment::Run;
 use crate::giveway::{Daemon, answers, binary};
-use crate::interrupt::wait_for;
+use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::network::pair;
+use crate::process::say;
 use crate::role::Role;
+use crate::traffic::Direction;
 
 const LINK_MBIT: f64 = 24.0;
 const RULES: &str = "50-user.toml";
@@ -37,7 +38,7 @@ const AS_USER: [&str; 7] = [
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Fields go in this order: what runs, then where it runs.
-pub struct Place {
+pub struct LimitedDevice {
     pub web: Option<Web>,
     target: Option<Target>,
     far_end: Role,
@@ -48,17 +49,11 @@ pub struct Place {
     _far: Namespace,
     rules: PathBuf,
     stem: PathBuf,
-    way: Way,
+    way: Direction,
 }
 
-/// What a command said, and whether it succeeded.
-pub struct Said {
-    pub text: String,
-    pub is_well: bool,
-}
-
-impl Place {
-    pub fn raise(way: Way, run: &Run) -> Result<Self> {
+impl LimitedDevice {
+    pub fn raise(way: Direction, run: &Run) -> Result<Self> {
         let rules = run.file(".rules");
         fs::create_dir_all(&rules).context("cannot make a folder")?;
         let file = rules.join(RULES);
@@ -104,9 +99,12 @@ impl Place {
     pub fn start_daemon(&mut self) -> Result<()> {
         let rules = self.rules.display().to_string();
         let configuration = json!({"cap": {"policy": "none"}});
-        let mut daemon = Daemon::launch_with_rules(&rules, &self.device, &configuration, &self.stem)?;
-        daemon.wait_until_up(&self.device)?;
-        self.daemon = Some(daemon);
+        self.daemon = Some(Daemon::raise_with_rules(
+            &rules,
+            &self.device,
+            &configuration,
+            &self.stem,
+        )?);
         Ok(())
     }
 
@@ -119,8 +117,8 @@ impl Place {
     }
 
     /// A process that will transfer, where it is to be named as such a target.
-    pub fn prepare(&mut self, kind: Kind) -> Result<()> {
-        let at = if kind == Kind::Container {
+    pub fn prepare(&mut self, kind: TargetKind) -> Result<()> {
+        let at = if kind == TargetKind::Container {
             &self.container
         } else {
             &self.device
@@ -144,58 +142,61 @@ impl Place {
         drop(self.target.take());
     }
 
-    pub fn received(&mut self) -> Result<Received> {
+    pub fn received(&mut self) -> Result<ReceivedBytes> {
         let arrivals = match self.way {
-            Way::Up => self.far_end.ask("")?,
-            Way::Down => self.target.as_mut().context("there is no target")?.near.ask("")?,
+            Direction::Up => self.far_end.ask("")?,
+            Direction::Down => self.target.as_mut().context("there is no target")?.near.ask("")?,
         };
-        Ok(Received::of(arrivals))
+        Ok(ReceivedBytes::of(arrivals))
     }
 
     pub fn wait_until_transferring(&mut self) -> Result<()> {
-        wait_for("the transfer to move something", PATIENCE, || {
-            Ok((self.received()?.total() > 0).then_some(()))
+        wait_until("the transfer to move something", PATIENCE, || {
+            Ok(self.received()?.total() > 0)
         })
     }
 
-    /// `giveway` with these words, as root.
-    pub fn giveway(&self, words: &[&str]) -> Result<Said> {
-        said(self.device.command(binary()?)?, words)
+    /// `giveway` with these words, as root: what it says, and whether it succeeds.
+    pub fn giveway(&self, words: &[&str]) -> Result<(String, bool)> {
+        say(self.device.command(binary()?)?.args(words))
     }
 
     /// The same as an ordinary user.
-    pub fn giveway_as_user(&self, words: &[&str]) -> Result<Said> {
+    pub fn giveway_as_user(&self, words: &[&str]) -> Result<(String, bool)> {
         let mut command = self.device.command(AS_USER[0])?;
         command.args(&AS_USER[1..]).arg(binary()?);
-        said(command, words)
+        say(command.args(words))
     }
 
-    pub fn limit(&self, mbit: f64) -> Result<Said> {
+    /// Gives back what was said of it.
+    pub fn limit(&self, mbit: f64) -> Result<String> {
         let option = match self.way {
-            Way::Up => "--up",
-            Way::Down => "--down",
+            Direction::Up => "--up",
+            Direction::Down => "--down",
         };
         let rate = format!("{mbit}mbit");
         let target = self.target()?;
-        if target.kind == Kind::UserByRule {
-            return self.write_rule(Some(mbit));
-        }
-        self.giveway(&["limit", "set", &target.name, option, &rate])
+        let (said, is_well) = match target.kind {
+            TargetKind::UserByRule => self.write_rule(Some(mbit))?,
+            _ => self.giveway(&["limit", "set", &target.name, option, &rate])?,
+        };
+        ensure!(is_well, "no limit is set: {said}");
+        Ok(said)
     }
 
-    pub fn clear(&self) -> Result<Said> {
+    pub fn clear(&self) -> Result<(String, bool)> {
         let target = self.target()?;
-        if target.kind == Kind::UserByRule {
+        if target.kind == TargetKind::UserByRule {
             return self.write_rule(None);
         }
         self.giveway(&["limit", "clear", &target.name])
     }
 
     /// A user has a rule, since `limit set` takes none.
-    pub fn write_rule(&self, mbit: Option<f64>) -> Result<Said> {
+    pub fn write_rule(&self, mbit: Option<f64>) -> Result<(String, bool)> {
         let key = match self.way {
-            Way::Up => "upload_limit_mbit",
-            Way::Down => "download_limit_mbit",
+            Direction::Up => "upload_limit_mbit",
+            Direction::Down => "download_limit_mbit",
         };
         let rule = mbit.map(|mbit| format!("[[rule]]\nuser = \"{USER}\"\nclass = \"standard\"\n{key} = {mbit:.1}\n"));
         fs::write(self.rules.join(RULES), rule.unwrap_or_default())?;
@@ -215,19 +216,9 @@ impl Place {
     }
 
     fn lists_nothing(&self) -> Result<bool> {
-        let listed = self.giveway(&["limit", "list", "--json"])?.text;
+        let listed = self.giveway(&["limit", "list", "--json"])?.0;
         let listed: Value = serde_json::from_str(&listed).with_context(|| format!("`limit list` says {listed}"))?;
         let by_hand = listed["by_hand"].as_array().context("no list")?;
         Ok(by_hand.is_empty() && answers::status(&self.device)?.network.limits.is_empty())
     }
-}
-
-fn said(mut command: Command, words: &[&str]) -> Result<Said> {
-    let output = command.args(words).stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("cannot start `giveway {}`", words.join(" ")))?;
-    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    Ok(Said {
-        text: text.concat(),
-        is_well: output.status.success(),
-    })
 }

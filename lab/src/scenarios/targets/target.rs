@@ -2,23 +2,20 @@
 //! What a limit is set for: a process that transfers by a child of its own, and what names it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::transfer::{FAR_ADDRESS, PORT};
-use crate::interrupt::wait_for;
+use crate::cgroup::Cgroup;
 use crate::role::Role;
 
 /// Debian's `nobody`.
 pub const USER: u32 = 65_534;
-const EMPTY_WITHIN: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, PartialEq)]
-pub enum Kind {
+pub enum TargetKind {
     /// A pid, with its children.
     Process,
     /// The same, of an ordinary user.
@@ -35,20 +32,14 @@ pub enum Kind {
 }
 
 pub struct Target {
-    pub kind: Kind,
+    pub kind: TargetKind,
     /// As the command takes it.
     pub name: String,
     pub near: Role,
-    group: Option<Group>,
+    group: Option<Cgroup>,
 }
 
-/// A cgroup, and those above that were made for it; gone when dropped.
-struct Group {
-    folder: PathBuf,
-    made: Vec<PathBuf>,
-}
-
-impl Kind {
+impl TargetKind {
     pub fn is_users(self) -> bool {
         matches!(self, Self::UsersProcess | Self::UserByRule | Self::UserBySlice)
     }
@@ -67,20 +58,20 @@ impl Kind {
 }
 
 impl Target {
-    pub fn around(kind: Kind, near: Role) -> Result<Self> {
+    pub fn around(kind: TargetKind, near: Role) -> Result<Self> {
         let path = kind.cgroup();
-        let group = path.as_deref().map(Group::make).transpose()?;
+        let group = path.as_deref().map(Cgroup::make).transpose()?;
         if let Some(group) = &group {
             fs::write(group.folder.join("cgroup.procs"), near.id().to_string())?;
         }
         let path = path.unwrap_or_default();
         let name = match kind {
-            Kind::Process | Kind::UsersProcess => near.id().to_string(),
-            Kind::Unit => path.rsplit('/').next().unwrap_or_default().to_owned(),
-            Kind::Cgroup | Kind::Container => format!("/{path}"),
-            Kind::UserBySlice => format!("/user.slice/user-{USER}.slice"),
-            Kind::Flow => flow(),
-            Kind::UserByRule => String::new(),
+            TargetKind::Process | TargetKind::UsersProcess => near.id().to_string(),
+            TargetKind::Unit => path.rsplit('/').next().unwrap_or_default().to_owned(),
+            TargetKind::Cgroup | TargetKind::Container => format!("/{path}"),
+            TargetKind::UserBySlice => format!("/user.slice/user-{USER}.slice"),
+            TargetKind::Flow => flow(),
+            TargetKind::UserByRule => String::new(),
         };
         Ok(Self {
             kind,
@@ -91,7 +82,7 @@ impl Target {
     }
 
     pub fn begin(&mut self) -> Result<()> {
-        self.near.tell("begin")?;
+        self.near.send_line("begin")?;
         self.near.wait()
     }
 }
@@ -110,34 +101,4 @@ impl Drop for Target {
 /// By its remote end.
 pub fn flow() -> String {
     format!("{FAR_ADDRESS}:{PORT}")
-}
-
-impl Group {
-    fn make(path: &str) -> Result<Self> {
-        let folder = root()?.join(path);
-        let missing = folder.ancestors().take_while(|above| !above.exists());
-        let made: Vec<PathBuf> = missing.map(Path::to_owned).collect();
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        Ok(Self { folder, made })
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        for folder in &self.made {
-            let removed = wait_for("a cgroup to be empty", EMPTY_WITHIN, || {
-                Ok(fs::remove_dir(folder).is_ok().then_some(()))
-            });
-            if let Err(error) = removed {
-                eprintln!("cannot remove {}: {error:#}", folder.display());
-            }
-        }
-    }
-}
-
-fn root() -> Result<PathBuf> {
-    let mounts = fs::read_to_string("/proc/mounts")?;
-    let mut rows = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let row = rows.find(|row| row.get(2) == Some(&"cgroup2"));
-    Ok(row.context("no cgroup2 is mounted here")?[1].into())
 }

@@ -10,8 +10,10 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{setsockopt, sockopt};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use crate::role::answer_each;
+use crate::traffic::Direction;
 use crate::traffic::endless::{Arrivals, BIN_NS, connect, swallow, write};
 use crate::traffic::realtime::monotonic_ns;
 
@@ -25,21 +27,14 @@ const WINDOW_NS: u64 = 500_000_000;
 /// One alone may be that of a receiver that had to wait for a processor.
 const WINDOWS: u64 = 3;
 
-/// As the near end sees it.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub enum Way {
-    Up,
-    Down,
-}
-
 /// What a receiver has read, by bins of time.
 #[derive(Serialize)]
-pub struct Received {
+pub struct ReceivedBytes {
     begun_ns: u64,
     bytes: Vec<u32>,
 }
 
-impl Received {
+impl ReceivedBytes {
     pub fn of(mut arrivals: Arrivals) -> Self {
         Self {
             begun_ns: arrivals.begun_ns,
@@ -87,9 +82,9 @@ pub fn run_near(description: &str) -> Result<()> {
 
 /// The role `targets-transfer`, which the other one starts.
 pub fn run_transfer(description: &str) -> Result<()> {
-    let (way, far): (Way, Ipv4Addr) = serde_json::from_str(description)?;
+    let (way, far): (Direction, Ipv4Addr) = serde_json::from_str(description)?;
     let connection = connect((far.into(), PORT, CONGESTION.to_owned()))?;
-    if way == Way::Up {
+    if way == Direction::Up {
         return write(connection, &[]);
     }
     let arrivals = count()?;
@@ -100,7 +95,7 @@ pub fn run_transfer(description: &str) -> Result<()> {
 
 /// The role `targets-far`.
 pub fn run_far(description: &str) -> Result<()> {
-    let way: Way = serde_json::from_str(description)?;
+    let way: Direction = serde_json::from_str(description)?;
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).context("cannot listen")?;
     let arrivals = count()?;
     let counted = Arc::clone(&arrivals);
@@ -108,9 +103,9 @@ pub fn run_far(description: &str) -> Result<()> {
         for connection in listener.incoming().flatten() {
             let counted = Arc::clone(&counted);
             thread::spawn(move || match way {
-                Way::Up => swallow(connection, PORT, &counted),
+                Direction::Up => swallow(connection, PORT, &counted),
                 // It ends when the other end does.
-                Way::Down => drop(
+                Direction::Down => drop(
                     setsockopt(&connection, sockopt::TcpCongestion, &CONGESTION.into())
                         .map(|()| write(connection, &[])),
                 ),
@@ -130,12 +125,7 @@ fn count() -> Result<Arc<Mutex<Arrivals>>> {
 
 /// Each line with what has come until then.
 fn answer(arrivals: &Mutex<Arrivals>) -> Result<()> {
-    for line in std::io::stdin().lines() {
-        line?;
-        let arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
-        println!("{}", serde_json::to_string(&*arrivals)?);
-    }
-    Ok(())
+    answer_each(|_| Ok(arrivals.lock().unwrap_or_else(PoisonError::into_inner).clone()))
 }
 
 #[cfg(test)]
@@ -146,7 +136,7 @@ mod tests {
     fn a_rate_has_settled_when_the_windows_that_follow_are_within() {
         // 4 Mbit/s for a second, then 1 Mbit/s.
         let bytes = [vec![10_000; 50], vec![2_500; 100]].concat();
-        let received = Received { begun_ns: 5, bytes };
+        let received = ReceivedBytes { begun_ns: 5, bytes };
         assert!((received.mbit(5, 1_000_000_005) - 4.0).abs() < 1e-9);
         let settled_s = received.settled_s(5, 3_000_000_005, 2.0);
         assert!((0.6..0.9).contains(&settled_s), "{settled_s}");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What giveway shows of a limit that is the only one: `status`, `top` and the page a rate, in Mbit/s, the metrics a counter.
 
-use std::io::{Read as _, Write as _, stdin};
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::process::Stdio;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::transfer::Way;
 use crate::giveway::{answers, binary};
-use crate::interrupt::wait_for;
+use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::process::{Process, run};
-use crate::role::Role;
+use crate::role::{Role, answer_each};
+use crate::traffic::Direction;
 
 /// Where they are shown; metrics are named after these.
 pub const VIEWS: [&str; 3] = ["status_of_received", "top_of_received", "page_of_received"];
@@ -38,8 +38,8 @@ impl Web {
             looker,
             _process: process,
         };
-        wait_for("the page to be served", SERVES_WITHIN, || {
-            Ok(web.get("/state")?.contains("limits").then_some(()))
+        wait_until("the page to be served", SERVES_WITHIN, || {
+            Ok(web.get("/state")?.contains("limits"))
         })?;
         Ok(web)
     }
@@ -51,23 +51,23 @@ impl Web {
 }
 
 /// In each of the views but the metrics now; none where it shows no such limit.
-pub fn shown_mbit(at: &Namespace, web: &mut Web, way: Way) -> Result<[Option<f64>; 3]> {
+pub fn shown_mbit(at: &Namespace, web: &mut Web, way: Direction) -> Result<[Option<f64>; 3]> {
     Ok([of_status(at, way)?, of_top(at, way)?, of_page(&web.get("/state")?, way)])
 }
 
 /// By the metrics, so far.
-pub fn passed_bytes(web: &mut Web, way: Way) -> Result<Option<f64>> {
+pub fn passed_bytes(web: &mut Web, way: Direction) -> Result<Option<f64>> {
     Ok(of_metrics(&web.get("/metrics")?, way))
 }
 
-fn direction(way: Way) -> &'static str {
+fn direction(way: Direction) -> &'static str {
     match way {
-        Way::Up => "upload",
-        Way::Down => "download",
+        Direction::Up => "upload",
+        Direction::Down => "download",
     }
 }
 
-fn of_status(at: &Namespace, way: Way) -> Result<Option<f64>> {
+fn of_status(at: &Namespace, way: Direction) -> Result<Option<f64>> {
     let limits = answers::status(at)?.network.limits;
     let mut ways = limits.iter().flat_map(|limit| limit.ways());
     let shown = ways.find(|(of, _)| *of == direction(way));
@@ -75,7 +75,7 @@ fn of_status(at: &Namespace, way: Way) -> Result<Option<f64>> {
 }
 
 /// Its rate is the second number behind the direction.
-fn of_top(at: &Namespace, way: Way) -> Result<Option<f64>> {
+fn of_top(at: &Namespace, way: Direction) -> Result<Option<f64>> {
     let mut command = at.command(binary()?)?;
     command
         .args(["top", "--once", "--view", "limits"])
@@ -102,13 +102,13 @@ fn mbit_of(shown: &str) -> Option<f64> {
     Some(number.parse::<f64>().ok()? * unit / 1e6)
 }
 
-fn of_page(state: &str, way: Way) -> Option<f64> {
+fn of_page(state: &str, way: Direction) -> Option<f64> {
     let state: Value = serde_json::from_str(state).ok()?;
     let mut limits = state["limits"].as_array()?.iter();
     limits.find(|limit| limit["direction"] == direction(way))?["queue"]["passing_mbit"].as_f64()
 }
 
-fn of_metrics(text: &str, way: Way) -> Option<f64> {
+fn of_metrics(text: &str, way: Direction) -> Option<f64> {
     let label = format!("direction=\"{}\"", direction(way));
     let mut lines = text.lines();
     let line = lines.find(|line| line.starts_with(METRIC) && line.contains(&label))?;
@@ -118,10 +118,7 @@ fn of_metrics(text: &str, way: Way) -> Option<f64> {
 /// The role `targets-looker`: each line is a path, answered with what is served there.
 pub fn run_looker(_description: &str) -> Result<()> {
     println!("ready");
-    for path in stdin().lines() {
-        println!("{}", serde_json::to_string(&get(&path?).unwrap_or_default())?);
-    }
-    Ok(())
+    answer_each(|path| Ok(get(path).unwrap_or_default()))
 }
 
 fn get(path: &str) -> Result<String> {
@@ -147,8 +144,11 @@ mod tests {
         let mbit = [Some(0.00095), Some(0.95), Some(5.7), Some(1200.0), None, None];
         assert_eq!(shown, mbit);
         let page = r#"{"limits":[{"of":"x","direction":"upload","limit_mbit":6.0,"queue":{"passing_mbit":5.5}}]}"#;
-        assert_eq!([Way::Up, Way::Down].map(|way| of_page(page, way)), [Some(5.5), None]);
+        assert_eq!(
+            [Direction::Up, Direction::Down].map(|way| of_page(page, way)),
+            [Some(5.5), None]
+        );
         let metrics = format!("# {METRIC}\n{METRIC}{{of=\"by hand\",direction=\"download\"}} 125000\n");
-        assert_eq!(of_metrics(&metrics, Way::Down), Some(125_000.0));
+        assert_eq!(of_metrics(&metrics, Direction::Down), Some(125_000.0));
     }
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use super::leaks::Holdings;
 use super::operations::{Happened, OPERATIONS, Operator};
-use super::stage::Stage;
+use super::stage::TurmoilTestbed;
 use crate::air::STATION_DEVICE;
 use crate::experiment::Run;
 use crate::giveway::Daemon;
@@ -40,8 +40,8 @@ pub fn run(run: &Run, seconds: f64) -> Result<Outcome> {
         bail!("the turmoil counts what the whole kernel holds: it runs in a guest only");
     }
     warm_up(raw)?;
-    let before = Holdings::look()?;
-    let mut stage = Stage::create(raw, 2)?;
+    let before = Holdings::count()?;
+    let mut stage = TurmoilTestbed::create(raw, 2)?;
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     let mut operator = Operator::new(&mut stage, run.seed, raw);
     while Instant::now() < end {
@@ -74,7 +74,7 @@ pub fn run(run: &Run, seconds: f64) -> Result<Outcome> {
 
 /// Once through everything, so that modules are loaded and the kernel's own stocks filled before anything is counted.
 fn warm_up(raw: &Path) -> Result<()> {
-    let mut stage = Stage::create(raw, 2)?;
+    let mut stage = TurmoilTestbed::create(raw, 2)?;
     stage.start_senders(0)?;
     let mut daemon = start_daemon(&stage, raw, 100)?;
     pause_until(Instant::now() + WARM_UP)?;
@@ -84,10 +84,9 @@ fn warm_up(raw: &Path) -> Result<()> {
 }
 
 /// A daemon whose qdisc is at the root.
-fn start_daemon(stage: &Stage, raw: &Path, rate_mbit: u64) -> Result<Daemon> {
-    let configuration = queue_configuration(rate_mbit, true, 100);
-    let mut daemon = Daemon::launch(&stage.near, &configuration, &raw.join("plain"))?;
-    daemon.wait_until_up(&stage.near)?;
+fn start_daemon(stage: &TurmoilTestbed, raw: &Path, rate_mbit: u64) -> Result<Daemon> {
+    let configuration = queue_configuration(rate_mbit, true);
+    let daemon = Daemon::raise(&stage.near, &configuration, &raw.join("plain"))?;
     wait_for("giveway's qdisc", UP_WITHIN, || Ok(stage.our_qdisc()))?;
     Ok(daemon)
 }
@@ -96,7 +95,7 @@ fn start_daemon(stage: &Stage, raw: &Path, rate_mbit: u64) -> Result<Daemon> {
 fn settled(before: &Holdings) -> Result<Holdings> {
     let deadline = Instant::now() + SETTLES_WITHIN;
     loop {
-        let now = Holdings::look()?;
+        let now = Holdings::count()?;
         let is_back = now.packets <= before.packets + PACKETS_AT_HAND && now.objects_since(before).is_empty();
         if is_back || Instant::now() > deadline {
             return Ok(now);
@@ -107,7 +106,7 @@ fn settled(before: &Holdings) -> Result<Holdings> {
 
 /// A new link with giveway on it carries pings and a transfer.
 fn works(raw: &Path) -> Result<()> {
-    let stage = Stage::create(raw, 1)?;
+    let stage = TurmoilTestbed::create(raw, 1)?;
     let mut daemon = start_daemon(&stage, raw, 50)?;
     stage.near.run("ping", &format!("-c 5 -W 5 {FAR_V4}"))?;
     let mut server = stage.far.command("sh")?;
@@ -144,7 +143,7 @@ fn describe(outcome: &mut Outcome, name: &str, happened: &Happened, sent: &BTree
     outcome.set(name, "operations", all);
     outcome.set(name, "operations_rarest", counts.iter().copied().reduce(f64::min));
     outcome.set(name, "ours_percent", 100.0 * happened.found_ours as f64 / all);
-    outcome.tell(name, happened)?;
+    outcome.set_fields(name, happened)?;
     for (what, count) in sent {
         outcome.set(name, what, *count);
     }

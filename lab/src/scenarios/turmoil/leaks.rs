@@ -55,7 +55,7 @@ impl BandCounters {
 }
 
 impl Holdings {
-    pub fn look() -> Result<Self> {
+    pub fn count() -> Result<Self> {
         Ok(Self {
             packets: active(PACKETS)?,
             objects: all(),

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::leaks::{BandCounters, counters};
-use super::stage::Stage;
+use super::stage::TurmoilTestbed;
 use crate::air::STATION_DEVICE;
 use crate::giveway::{self, Daemon, answers};
 use crate::interrupt::pause_until;
@@ -84,7 +84,7 @@ pub struct Happened {
 }
 
 pub struct Operator<'a> {
-    stage: &'a mut Stage,
+    stage: &'a mut TurmoilTestbed,
     daemon: Option<Daemon>,
     random: ChaCha8Rng,
     raw: PathBuf,
@@ -96,7 +96,7 @@ pub struct Operator<'a> {
 }
 
 impl<'a> Operator<'a> {
-    pub fn new(stage: &'a mut Stage, seed: u64, raw: &Path) -> Self {
+    pub fn new(stage: &'a mut TurmoilTestbed, seed: u64, raw: &Path) -> Self {
         Self {
             stage,
             daemon: None,
@@ -220,7 +220,7 @@ impl<'a> Operator<'a> {
 
     fn flap(&mut self) -> Result<()> {
         let is_near = is_one_in(&mut self.random, 2);
-        let set = |stage: &Stage, state: &str| {
+        let set = |stage: &TurmoilTestbed, state: &str| {
             let end = if is_near { &stage.near } else { &stage.far };
             let _ = end.ip(&format!("link set {STATION_DEVICE} {state}"));
         };

@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::air::STATION_DEVICE;
 use crate::namespace::Namespace;
@@ -25,15 +25,7 @@ const NICENESS: [&str; 3] = ["10", "10", "19"];
 /// Of giveway's qdiscs.
 const OUR_PREFIX: &str = "gw";
 
-#[derive(Deserialize)]
-struct Qdisc {
-    #[serde(default)]
-    kind: String,
-    #[serde(default)]
-    qlen: u64,
-}
-
-pub struct Stage {
+pub struct TurmoilTestbed {
     /// Gone before the near namespace, which they hold.
     senders: Vec<Process>,
     _sink: Role,
@@ -45,7 +37,7 @@ pub struct Stage {
     reports: Vec<PathBuf>,
 }
 
-impl Stage {
+impl TurmoilTestbed {
     pub fn create(raw: &Path, queues: u64) -> Result<Self> {
         let (near, far) = (Namespace::create("near0")?, Namespace::create("far")?);
         near.allow_ipv6(true)?;
@@ -142,9 +134,13 @@ impl Stage {
     /// Packets that wait in giveway's qdiscs, as the kernel itself has it.
     pub fn queued(&self) -> Result<u64> {
         let all = self.near.tc("-s -j qdisc show")?;
-        let all: Vec<Qdisc> = serde_json::from_slice(&all).context("tc's list is not readable")?;
-        let ours = all.iter().filter(|qdisc| qdisc.kind.starts_with(OUR_PREFIX));
-        Ok(ours.map(|qdisc| qdisc.qlen).sum())
+        let all: Vec<Value> = serde_json::from_slice(&all).context("tc's list is not readable")?;
+        let is_ours = |qdisc: &&Value| qdisc["kind"].as_str().is_some_and(|kind| kind.starts_with(OUR_PREFIX));
+        Ok(all
+            .iter()
+            .filter(is_ours)
+            .filter_map(|qdisc| qdisc["qlen"].as_u64())
+            .sum())
     }
 
     /// The name of giveway's qdisc, where it is at the root.

@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 
-use crate::applicant::{self, Applicant, Said, Starts};
+use crate::applicant::{self, Applicant, StarterReport, Starts};
 use crate::experiment::Run;
 use crate::giveway::Daemon;
 use crate::meter::Meter;
@@ -13,13 +13,13 @@ use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Relation};
 
-pub fn starts(parameters: &Parameters) -> Starts {
-    let per_s = parameters.count("per_s");
+/// For all the time that is measured.
+pub fn starts(parameters: &Parameters, per_s: u64, limit_ms: u64) -> Starts {
     Starts {
         per_s,
         count: per_s * parameters.count("seconds"),
-        one_in: parameters.count("one_in"),
-        limit_ms: parameters.count("limit_ms"),
+        one_in: 10,
+        limit_ms,
     }
 }
 
@@ -29,12 +29,12 @@ pub fn keeps_pace(name: &str, starts: Starts) -> Check {
 }
 
 /// Those that a rule means, and the others.
-pub struct Programs {
+pub struct StartedPrograms {
     pub matched: Applicant,
     other: Applicant,
 }
 
-impl Programs {
+impl StartedPrograms {
     pub fn install(run: &Run) -> Result<Self> {
         let install = |which| applicant::install(run.raw, &format!("{}-{which}", run.label()));
         Ok(Self {
@@ -51,7 +51,7 @@ impl Programs {
         (at, daemon): (&Namespace, &Daemon),
         waits: &str,
         run: &Run,
-    ) -> Result<(Said, Outcome)> {
+    ) -> Result<(StarterReport, Outcome)> {
         let meter = Meter::of(daemon)?;
         run.progress.tick("starting processes");
         let before = meter.read()?;

@@ -5,7 +5,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::from_exec::{Programs, keeps_pace, starts};
+use super::from_exec::{StartedPrograms, keeps_pace, starts};
 use crate::applicant::Starts;
 use crate::experiment::Run;
 use crate::giveway::Daemon;
@@ -16,11 +16,15 @@ use crate::scenario::{Check, Relation, Variant};
 use crate::traffic::endless::start_sink;
 
 const PORT: u16 = 5_530;
+const PER_S: u64 = 167;
+const LIMIT_MS: u64 = 1_000;
+/// Of which the last one counts.
+const RULES: u64 = 200;
 /// Of one processor.
 const MORE_PERCENT: f64 = 1.0;
 
 pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
-    let starts = starts(parameters);
+    let starts = starts(parameters, PER_S, LIMIT_MS);
     let variant = |name: &str, rules| {
         let estimated_s = parameters.seconds("seconds") + 3.0;
         Variant::new(name, None, estimated_s, move |run| observe(starts, rules, run))
@@ -28,7 +32,7 @@ pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
     let exactly = |metric, value: u64| Check::metric("rules", metric, Relation::Exactly(value as f64)).always();
     Ok(vec![
         variant("without", 0),
-        variant("rules", parameters.count("rules")).expect([
+        variant("rules", RULES).expect([
             exactly("missed", 0),
             exactly("matched", starts.matching()),
             exactly("ended_well", starts.count),
@@ -46,7 +50,7 @@ pub fn bounds() -> Vec<Check> {
 
 fn observe(starts: Starts, rules: u64, run: &Run) -> Result<Outcome> {
     let (device, peer) = raise_pair()?;
-    let programs = Programs::install(run)?;
+    let programs = StartedPrograms::install(run)?;
     let sink = start_sink(&peer, &[PORT])?;
     // Of several kinds, and none means anything that runs here.
     let idle = |number: u64| match number % 4 {
@@ -60,8 +64,7 @@ fn observe(starts: Starts, rules: u64, run: &Run) -> Result<Outcome> {
         all.push(json!({"exe": programs.matched.exe, "class": "background"}));
     }
     let configuration = json!({"cap": {"policy": "none"}, "queue": {"backend": "none"}, "rule": all});
-    let mut daemon = Daemon::launch(&device, &configuration, &run.file(""))?;
-    daemon.wait_until_up(&device)?;
+    let mut daemon = Daemon::raise(&device, &configuration, &run.file(""))?;
     let task = ["reach", PEER_ADDRESS, &PORT.to_string()];
     let (said, mut outcome) = programs.start(starts, &task, (&device, &daemon), "class_*_ms", run)?;
     daemon.stop()?;

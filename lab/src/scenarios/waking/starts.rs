@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use super::from_exec::{Programs, keeps_pace, starts};
+use super::from_exec::{StartedPrograms, keeps_pace, starts};
 use crate::applicant::Starts;
 use crate::experiment::Run;
 use crate::giveway::answers;
@@ -16,10 +16,12 @@ use crate::scenario::{Check, Relation, Variant};
 
 /// What each is allowed, of one processor, in all its threads and BPF programs.
 const CPU_PERCENT: f64 = 3.0;
+const PER_S: u64 = 500;
+const LIMIT_MS: u64 = 50;
 const NAMES: [(&str, bool); 2] = [("idle", false), ("busy", true)];
 
 pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
-    let starts = starts(parameters);
+    let starts = starts(parameters, PER_S, LIMIT_MS);
     let variant = |(name, is_busy): (&str, bool)| {
         let exactly = |metric, value: u64| Check::metric(name, metric, Relation::Exactly(value as f64)).always();
         let estimated_s = parameters.seconds("seconds") + 1.0;
@@ -42,7 +44,7 @@ pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
 fn observe(starts: Starts, is_busy: bool, run: &Run) -> Result<Outcome> {
     let name = run.name;
     let place = Namespace::create("starts")?;
-    let programs = Programs::install(run)?;
+    let programs = StartedPrograms::install(run)?;
     let mut daemon = start_daemon(&place, &[rule(&programs.matched.exe)], run.raw, &run.label())?;
     let load = is_busy.then(|| start_load(&place, "cpu")).transpose()?;
     let (said, mut outcome) = programs.start(starts, &["await"], (&place, &daemon), "priority_*_ms", run)?;

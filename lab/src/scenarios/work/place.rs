@@ -13,17 +13,17 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::experiment::{Run, pause};
-use crate::giveway::{Daemon, answers};
+use crate::experiment::{Run, TemporaryFolder, pause};
+use crate::giveway::{Daemon, answers, wait_until_queued};
 use crate::guest::find;
-use crate::interrupt::wait_for;
+use crate::interrupt::wait_until;
 use crate::namespace::Namespace;
 use crate::network::{PEER_ADDRESS, raise_pair};
 use crate::outcome::Outcome;
 use crate::process::Process;
 use crate::role::Role;
 use crate::scheduling::is_fully_nice;
-use crate::traffic::arrivals::{self, Arrivals};
+use crate::traffic::arrivals::{self, ArrivalCounter};
 use crate::traffic::endless::{start_sender, start_sink};
 use crate::traffic::ssh;
 
@@ -35,34 +35,22 @@ const DATA_BYTES: usize = 160 << 20;
 /// Its greeting is over.
 const WORKING_BYTES: u64 = 200_000;
 const START_LIMIT: Duration = Duration::from_secs(60);
-const QUEUE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Fields go in this order: what runs, then where it runs, then its files.
-pub struct Place {
+pub struct BackupClient {
     upload: Option<Process>,
     _sink: Role,
-    arrivals: Arrivals,
+    arrivals: ArrivalCounter,
     server: ssh::Server,
     device: Namespace,
     _far: Namespace,
-    folder: Folder,
+    folder: TemporaryFolder,
 }
 
-/// Of this run; gone when dropped.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is in nobody's way.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-impl Place {
+impl BackupClient {
     pub fn raise(run: &Run) -> Result<Self> {
-        let name = format!("gwlab-{}-{}", std::process::id(), run.label());
-        let folder = Folder(std::env::temp_dir().join(name));
-        fs::create_dir_all(folder.0.join("data")).context("cannot make a folder")?;
+        let folder = run.temporary_folder()?;
+        fs::create_dir(folder.0.join("data"))?;
         let mut random = File::open("/dev/urandom")?.take(DATA_BYTES as u64);
         std::io::copy(&mut random, &mut File::create(folder.0.join("data/blob"))?)?;
         fs::create_dir(folder.0.join("rules.d"))?;
@@ -71,7 +59,7 @@ impl Place {
         Ok(Self {
             upload: None,
             _sink: start_sink(&far, &[UPLOAD_PORT])?,
-            arrivals: Arrivals::count(&far)?,
+            arrivals: ArrivalCounter::count(&far)?,
             server: ssh::Server::start(&far, &folder.0, &WORK_PORTS, &folder.0)?,
             device,
             _far: far,
@@ -95,12 +83,8 @@ impl Place {
     /// Its queue is in force when this returns.
     pub fn start_daemon(&self, configuration: &Value, run: &Run) -> Result<Daemon> {
         let rules = self.file("rules.d").display().to_string();
-        let mut daemon = Daemon::launch_with_rules(&rules, &self.device, configuration, &run.file(""))?;
-        daemon.wait_until_up(&self.device)?;
-        wait_for("giveway's queue", QUEUE_LIMIT, || {
-            let queue = answers::status(&self.device)?.network.queue;
-            Ok(queue.in_force.map(drop))
-        })?;
+        let daemon = Daemon::raise_with_rules(&rules, &self.device, configuration, &run.file(""))?;
+        wait_until_queued(&self.device)?;
         Ok(daemon)
     }
 
@@ -128,8 +112,8 @@ impl Place {
         let mut command = self.device.command(program)?;
         command.arg("3600");
         let control = Process::spawn(command)?;
-        wait_for("the control loop's priority", START_LIMIT, || {
-            Ok(crate::scheduling::is_realtime(control.id()).then_some(()))
+        wait_until("the control loop's priority", START_LIMIT, || {
+            Ok(crate::scheduling::is_realtime(control.id()))
         })?;
         Ok(control)
     }
@@ -147,15 +131,13 @@ impl Place {
 
     pub fn wait_until_there(&self, name: &str) -> Result<()> {
         let file = self.file(name);
-        wait_for(&format!("{}", file.display()), START_LIMIT, || {
-            Ok(file.exists().then_some(()))
-        })
+        wait_until(&format!("{}", file.display()), START_LIMIT, || Ok(file.exists()))
     }
 
     pub fn wait_until_working(&mut self, port: u16) -> Result<()> {
-        let waited = wait_for("the work to send", START_LIMIT, || {
+        let waited = wait_until("the work to send", START_LIMIT, || {
             let arrived = arrivals::of(&self.arrivals.read()?, &format!("tcp:{port}"));
-            Ok((arrived > WORKING_BYTES).then_some(()))
+            Ok(arrived > WORKING_BYTES)
         });
         waited.with_context(|| fs::read_to_string(self.file("log")).unwrap_or_default())
     }
@@ -220,7 +202,7 @@ impl Place {
 }
 
 /// With what keeps the programs from asking, and from what they know of this machine.
-pub fn in_folder(mut command: Command, place: &Place, ssh: &str) -> Command {
+pub fn in_folder(mut command: Command, place: &BackupClient, ssh: &str) -> Command {
     let home = place.folder();
     command
         .env("HOME", home)

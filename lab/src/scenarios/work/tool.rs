@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
+use strum::IntoStaticStr;
 
-use super::place::{Place, in_folder};
+use super::place::{BackupClient, in_folder};
 use crate::giveway::binary;
 use crate::network::PEER_ADDRESS;
 use crate::process::{Process, run};
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Tool {
     Restic,
     Borg,
@@ -21,6 +23,7 @@ pub enum Tool {
     Git,
     Scp,
     /// A connection that one ssh holds and another one sends through.
+    #[strum(serialize = "ssh")]
     Master,
 }
 
@@ -42,15 +45,7 @@ impl Work {
 impl Tool {
     /// Where Debian's package has it.
     pub fn program(self) -> PathBuf {
-        let name = match self {
-            Self::Restic => "restic",
-            Self::Borg => "borg",
-            Self::Rsync => "rsync",
-            Self::Git => "git",
-            Self::Scp => "scp",
-            Self::Master => "ssh",
-        };
-        Path::new("/usr/bin").join(name)
+        Path::new("/usr/bin").join(<&str>::from(self))
     }
 
     pub fn port(self) -> u16 {
@@ -60,17 +55,15 @@ impl Tool {
         }
     }
 
-    /// `is_marked`: as OpenSSH 7.8 to 10.0 mark what is not interactive.
-    pub fn start(self, place: &Place, by_exec: bool, is_marked: bool, program: &Path) -> Result<Work> {
+    /// What its command line says behind the program, once there is what it needs.
+    fn arguments(self, place: &BackupClient, program: &Path, ssh: &str) -> Result<String> {
         let file = |name: &str| place.file(name).display().to_string();
-        let mark = if is_marked { " -o IPQoS=cs1" } else { "" };
-        let ssh = format!("ssh -F {}{mark}", place.client().display());
         let far = PEER_ADDRESS;
-        let line = match self {
+        Ok(match self {
             Self::Restic => {
                 let mut init = Command::new(program);
                 init.args(["init", "--no-cache", "-q", "-r", &file("restic")]);
-                run(in_folder(init, place, &ssh))?;
+                run(in_folder(init, place, ssh))?;
                 format!(
                     "-q -r sftp:{far}:{} --no-cache --pack-size 4 backup {}",
                     file("restic"),
@@ -80,7 +73,7 @@ impl Tool {
             Self::Borg => {
                 let mut init = Command::new(program);
                 init.args(["init", "-e", "none", &file("borg")]);
-                run(in_folder(init, place, &ssh))?;
+                run(in_folder(init, place, ssh))?;
                 format!("create -C none ssh://root@{far}{}::a {}", file("borg"), file("data"))
             }
             Self::Rsync => format!("-a {} {far}:{}", file("data"), file("rsync")),
@@ -89,7 +82,7 @@ impl Tool {
                                 git -c user.name=lab -c user.email=lab@example.org commit -q -m data";
                 let mut make = Command::new("sh");
                 make.args(["-ec", commands]).current_dir(place.folder());
-                run(in_folder(make, place, &ssh))?;
+                run(in_folder(make, place, ssh))?;
                 let port = self.port();
                 format!(
                     "-C {} push -q ssh://root@{far}:{port}{} HEAD:refs/heads/main",
@@ -104,7 +97,14 @@ impl Tool {
                 file("scp")
             ),
             Self::Master => format!("-F {} -M -N -S {} {far}", place.client().display(), file("master")),
-        };
+        })
+    }
+
+    /// `is_marked`: as OpenSSH 7.8 to 10.0 mark what is not interactive.
+    pub fn start(self, place: &BackupClient, by_exec: bool, is_marked: bool, program: &Path) -> Result<Work> {
+        let mark = if is_marked { " -o IPQoS=cs1" } else { "" };
+        let ssh = format!("ssh -F {}{mark}", place.client().display());
+        let line = self.arguments(place, program, &ssh)?;
         let mut words: Vec<OsString> = Vec::new();
         if by_exec {
             words.push(binary()?.into());
@@ -112,14 +112,18 @@ impl Tool {
         }
         words.push(program.into());
         if let Self::Restic = self {
-            words.extend(["-o".into(), format!("sftp.command={ssh} {far} -s sftp").into()]);
+            words.extend(["-o".into(), format!("sftp.command={ssh} {PEER_ADDRESS} -s sftp").into()]);
         }
         words.extend(line.split_whitespace().map(Into::into));
         let process = place.spawn(&words, &ssh, None)?;
         let beside = match self {
             Self::Master => {
                 place.wait_until_there("master")?;
-                let slave = format!("ssh -F {} -S {} {far} cat", place.client().display(), file("master"));
+                let slave = format!(
+                    "ssh -F {} -S {} {PEER_ADDRESS} cat",
+                    place.client().display(),
+                    place.file("master").display()
+                );
                 let words: Vec<OsString> = slave.split(' ').map(Into::into).collect();
                 Some(place.spawn(&words, &ssh, Some(File::open(place.file("data/blob"))?))?)
             }

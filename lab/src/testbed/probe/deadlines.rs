@@ -15,12 +15,12 @@ use super::{Measure, Probe};
 use crate::experiment::Run;
 use crate::giveway::answers;
 use crate::interrupt::pause_until;
-use crate::link::wire::{Marking, Queue};
+use crate::link::wire::{Marking, WireQueue};
 use crate::link::{BACKGROUND_PORT, BEST_EFFORT_PORT, Link, Passed};
 use crate::outcome::Outcome;
 use crate::role::Role;
 use crate::traffic::realtime::flood::Flood;
-use crate::traffic::realtime::sender::{Counts, Flow};
+use crate::traffic::realtime::sender::{DeadlineFlow, SenderCounts};
 use crate::traffic::realtime::{FRAME_BYTES, PACKET_BYTES, monotonic_ns};
 
 /// SO_PRIORITY and the TOS byte: what the kernel's priomap puts first, Expedited Forwarding (RFC 3246).
@@ -75,10 +75,10 @@ pub fn floods() -> Vec<Load> {
 struct Sending<'a> {
     deadlines: &'a Deadlines,
     rate_mbit: u64,
-    queue: &'a Queue,
+    queue: &'a WireQueue,
     link: Link,
     receiver: Role,
-    counts: Vec<Counts>,
+    counts: Vec<SenderCounts>,
     /// What the link had carried, and when: before and after.
     passed: Option<[(Passed, u64); 2]>,
 }
@@ -145,7 +145,7 @@ impl Measure for Sending<'_> {
         let rate_bytes_per_ns = self.rate_mbit as f64 / 8e3;
         let driver_max_bytes = after.longest_wait_ns as f64 * rate_bytes_per_ns;
         outcome.set(name, "driver_max_bytes", driver_max_bytes);
-        if matches!(self.queue, Queue::Giveway { .. }) {
+        if matches!(self.queue, WireQueue::Giveway { .. }) {
             compare_counts(outcome, name, place, &self.counts)?;
         }
         Ok(())
@@ -158,7 +158,7 @@ impl Sending<'_> {
         let bursts = self.deadlines.bursts();
         let at = place.sender(0)?.at;
         let start = |(number, flow): (usize, &RealtimeFlow)| {
-            let flow = Flow {
+            let flow = DeadlineFlow {
                 flow: number as u32,
                 packets: flow.burst * bursts,
                 burst: flow.burst,
@@ -188,7 +188,7 @@ fn describe_others(outcome: &mut Outcome, point: &str, before: &Passed, after: &
 }
 
 /// The daemon's own count of refusals, beside what was reported to the senders.
-fn compare_counts(outcome: &mut Outcome, point: &str, place: &Place, counts: &[Counts]) -> Result<()> {
+fn compare_counts(outcome: &mut Outcome, point: &str, place: &Place, counts: &[SenderCounts]) -> Result<()> {
     let counted = answers::queue_counters(place.sender(0)?.at)?;
     let reported: u64 = counts.iter().map(|counts| counts.refused).sum();
     let refused = counted.refused.total;

@@ -17,8 +17,8 @@ use super::{Measure, Probe};
 use crate::experiment::{self, Run};
 use crate::outcome::Outcome;
 use crate::statistics::{mean, percentile};
-use crate::traffic::http::{Client, Completed, KB, Method};
-use crate::uplink::watch::Reading;
+use crate::traffic::http::{Client, Completed, HttpMethod, KB};
+use crate::uplink::watch::LinkReading;
 use crate::uplink::{PACKET_BYTES, Shape};
 
 /// Between two requests: long against a packet's time and a round trip, and evenly distributed, so that a request
@@ -35,16 +35,19 @@ pub struct Requests {
 }
 
 impl Requests {
-    fn kinds(&self) -> Vec<(Method, u64)> {
+    fn kinds(&self) -> Vec<(HttpMethod, u64)> {
         let of_all_sizes = |method| self.sizes_kb.iter().map(move |kb| (method, *kb));
-        [Method::Get, Method::Post].into_iter().flat_map(of_all_sizes).collect()
+        [HttpMethod::Get, HttpMethod::Post]
+            .into_iter()
+            .flat_map(of_all_sizes)
+            .collect()
     }
 }
 
 /// A request and what happened while it was under way.
 #[derive(Serialize)]
 struct Measured {
-    method: Method,
+    method: HttpMethod,
     kb: u64,
     #[serde(flatten)]
     completed: Completed,
@@ -54,7 +57,7 @@ struct Measured {
 /// Totals since the start; the difference of two is a period.
 struct Totals {
     at: Instant,
-    carried: Reading,
+    carried: LinkReading,
     upload_received_bytes: u64,
 }
 
@@ -113,7 +116,7 @@ impl Testbed {
 
 impl Measure for Requesting<'_> {
     fn warm_up(&mut self, _place: &mut Place) -> Result<()> {
-        for method in [Method::Get, Method::Post] {
+        for method in [HttpMethod::Get, HttpMethod::Post] {
             // The first of a kind finds cold caches everywhere.
             self.client.request(method, KB)?;
         }

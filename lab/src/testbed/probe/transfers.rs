@@ -11,18 +11,18 @@ use anyhow::Result;
 use super::super::Testbed;
 use super::super::place::{Network, Place};
 use super::{Measure, Probe};
-use crate::air::Period;
+use crate::air::AirInterval;
 use crate::cell::Cell;
 use crate::experiment::Run;
 use crate::giveway::Recorder;
 use crate::giveway::answers::{CapChange, Status, caps_in_force};
 use crate::interrupt::pause_until;
-use crate::medium::report::Report;
+use crate::medium::report::MediumReport;
 use crate::outcome::{Curve, Outcome};
 use crate::parameters::Parameters;
 use crate::scenario::Trace;
 use crate::statistics::{jain, mean};
-use crate::traffic::iperf3::{Flow, Interval, Protocol, Running, Span};
+use crate::traffic::iperf3::{Interval, Iperf3Flow, Protocol, Running, Span};
 use crate::traffic::realtime::monotonic_ns;
 
 /// Endless transfers between stations and the server (iperf3).
@@ -80,8 +80,8 @@ enum Step {
 /// What was seen of the air and the daemons.
 #[derive(Default)]
 struct Observed {
-    begin: Report,
-    end: Report,
+    begin: MediumReport,
+    end: MediumReport,
     caps: Vec<f64>,
     expired: Option<f64>,
     /// In the end: neighbours that a daemon believes, in the mean.
@@ -224,7 +224,7 @@ fn steps(transfer: &Transfers) -> Vec<(f64, Step)> {
     steps
 }
 
-fn measure(outcome: &mut Outcome, point: &str, transfer: &Transfers, flows: &[Flow]) {
+fn measure(outcome: &mut Outcome, point: &str, transfer: &Transfers, flows: &[Iperf3Flow]) {
     let shares = measure_flows(outcome, point, transfer, &flows.iter().collect::<Vec<_>>());
     outcome.set(point, "jain", jain(&shares));
     for (flow, share) in flows.iter().zip(&shares).filter(|_| transfer.per_station) {
@@ -239,10 +239,10 @@ fn measure(outcome: &mut Outcome, point: &str, transfer: &Transfers, flows: &[Fl
 }
 
 /// Of these together; gives back the goodput of each while it sends.
-fn measure_flows(outcome: &mut Outcome, point: &str, transfer: &Transfers, flows: &[&Flow]) -> Vec<f64> {
+fn measure_flows(outcome: &mut Outcome, point: &str, transfer: &Transfers, flows: &[&Iperf3Flow]) -> Vec<f64> {
     let (from_s, to_s) = (transfer.warmup_s, transfer.warmup_s + transfer.seconds);
     let shares: Vec<_> = flows.iter().map(|flow| flow.goodput_mbit(from_s, to_s)).collect();
-    let share_of_time = |flow: &Flow| (flow.to_s.min(to_s) - flow.from_s.max(from_s)) / (to_s - from_s);
+    let share_of_time = |flow: &Iperf3Flow| (flow.to_s.min(to_s) - flow.from_s.max(from_s)) / (to_s - from_s);
     let total = flows
         .iter()
         .zip(&shares)
@@ -264,7 +264,7 @@ fn measure_flows(outcome: &mut Outcome, point: &str, transfer: &Transfers, flows
 fn measure_air(outcome: &mut Outcome, point: &str, transfer: &Transfers, observed: &Observed) {
     let (from_s, to_s) = (transfer.warmup_s, transfer.warmup_s + transfer.seconds);
     let Observed { begin, end, .. } = observed;
-    let air = Period { begin, end };
+    let air = AirInterval { begin, end };
     outcome.set(point, "collisions_percent", air.collisions_percent());
     outcome.set(point, "busy_percent", air.busy_percent());
     outcome.set(point, "lateness_p99_us", end.lateness_us.p99 as f64);
@@ -280,11 +280,10 @@ fn measure_air(outcome: &mut Outcome, point: &str, transfer: &Transfers, observe
     }
 }
 
-fn traces(flow: &Flow) -> [Curve; 2] {
-    let curve = |of, intervals: &[Interval], value: fn(&Interval) -> f64| Curve {
-        of,
-        station: flow.station,
-        points: intervals.iter().map(|i| (i.end, value(i))).collect(),
+fn traces(flow: &Iperf3Flow) -> [Curve; 2] {
+    let curve = |of, intervals: &[Interval], value: fn(&Interval) -> f64| {
+        let points = intervals.iter().map(|i| (i.end, value(i)));
+        Curve::new(of, flow.station, points.collect())
     };
     [
         curve(Trace::Goodput, &flow.received, Interval::mbit),
@@ -304,10 +303,6 @@ fn cap_traces(station: usize, changes: &[CapChange], begun_ns: u64) -> Vec<Curve
         }
         points.push((at_s, cap as f64));
     }
-    let curve = |points| Curve {
-        of: Trace::Cap,
-        station,
-        points,
-    };
+    let curve = |points| Curve::new(Trace::Cap, station, points);
     curves.into_values().map(curve).collect()
 }

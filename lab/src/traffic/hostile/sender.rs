@@ -21,7 +21,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use strum::VariantArray;
 
-use super::{BACKGROUND_PORT, Ends, Kind, RULE_PORT, below, deadline_us, frames, is_one_in, pick, some_noise};
+use super::{BACKGROUND_PORT, Ends, PacketKind, RULE_PORT, below, deadline_us, frames, is_one_in, pick, some_noise};
 use crate::calls::{
     IP_OPTIONS, IP_RECVERR, IP_TOS, IPPROTO_IP, IPPROTO_IPV6, IPV6_DSTOPTS, IPV6_RECVERR, IPV6_TCLASS, PACKET_VNET_HDR,
     SO_MAX_PACING_RATE, SO_PRIORITY, SO_TXTIME, SOL_PACKET, SOL_SOCKET, SOL_UDP, UDP_SEGMENT, bind_to_device,
@@ -95,7 +95,7 @@ fn send_frames(interface: &str, ends: &Ends, random: &mut ChaCha8Rng, counts: &m
         set_option(&socket, SOL_PACKET, PACKET_VNET_HDR, &1_i32.to_ne_bytes())?;
     }
     for _ in 0..BATCH {
-        let kind = pick(random, Kind::VARIANTS);
+        let kind = pick(random, PacketKind::VARIANTS);
         for frame in frames(kind, ends, random) {
             let (name, whole) = match claims {
                 true => (
@@ -130,7 +130,7 @@ fn send_raw(ends: &Ends, random: &mut ChaCha8Rng, counts: &mut Counts) -> io::Re
     set_option(&socket, SOL_SOCKET, SO_PRIORITY, &any_priority(random))?;
     let to = SockaddrStorage::from(SocketAddr::from((FAR_V4, 0)));
     for _ in 0..BATCH {
-        let kind = pick(random, &[Kind::Ipv4Header, Kind::Ipv4Options]);
+        let kind = pick(random, &[PacketKind::Ipv4Header, PacketKind::Ipv4Options]);
         for frame in frames(kind, ends, random) {
             let packet = &frame[super::ETHERNET_BYTES..];
             let done = nix::sys::socket::sendto(socket.as_raw_fd(), packet, &to, MsgFlags::MSG_DONTWAIT);
@@ -147,7 +147,7 @@ fn send_datagrams(random: &mut ChaCha8Rng, counts: &mut Counts) -> io::Result<()
         true => (NEAR_V4.into(), FAR_V4.into()),
         false => (NEAR_V6.into(), FAR_V6.into()),
     };
-    let port = any_port(random);
+    let port = pick(random, &[RULE_PORT, BACKGROUND_PORT, 9, 5_006]);
     let socket = UdpSocket::bind((near, 0))?;
     socket.connect((far, port))?;
     socket.set_nonblocking(true)?;
@@ -202,10 +202,6 @@ fn mark(socket: &UdpSocket, is_v4: bool, random: &mut ChaCha8Rng) -> bool {
 
 fn any_priority(random: &mut ChaCha8Rng) -> [u8; 4] {
     pick(random, &[0_i32, 0, 1, 6, 7]).to_ne_bytes()
-}
-
-fn any_port(random: &mut ChaCha8Rng) -> u16 {
-    pick(random, &[RULE_PORT, BACKGROUND_PORT, 9, 5_006])
 }
 
 /// SO_TXTIME, mostly as giveway wants it.

@@ -37,7 +37,7 @@ const CALM_INTERVALS: u64 = 5;
 const PATIENCE: u32 = 200;
 
 #[derive(Deserialize, Serialize)]
-pub struct Spent {
+pub struct PacketCost {
     /// Nanoseconds for each packet.
     pub packet_ns: f64,
     /// Of the processor's timer.
@@ -46,12 +46,12 @@ pub struct Spent {
     pub packets: u64,
 }
 
-pub fn run_in(at: &Namespace, bursts: u64) -> Result<Spent> {
+pub fn run_in(at: &Namespace, bursts: u64) -> Result<PacketCost> {
     Role::spawn(at, "plain-bursts", &bursts)?.finish()
 }
 
 /// The role `plain-bursts`.
-pub fn run(bursts: u64) -> Result<Spent> {
+pub fn run(bursts: u64) -> Result<PacketCost> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER_BYTES)?;
     socket.connect((NOBODY_ADDRESS, BEST_EFFORT_PORT))?;
@@ -62,7 +62,7 @@ pub fn run(bursts: u64) -> Result<Spent> {
     await_idleness(spins_ns)?;
     let (idle, ticks) = look_at(bursts, || Ok(()))?;
     let (left_over, interrupts) = look_at(bursts, || send_burst(&socket))?;
-    Ok(Spent {
+    Ok(PacketCost {
         packet_ns: (idle - left_over) * spins_ns / BURST as f64,
         packet_interrupts: (interrupts - ticks) / BURST as f64,
         packets: bursts * BURST,

@@ -31,7 +31,7 @@ const DRAIN_NS: u64 = 1_000_000_000;
 const OPTION_DEADLINE: u8 = 0x9e;
 
 #[derive(Deserialize, Serialize)]
-pub struct Description {
+pub struct ClientOptions {
     pub requests: u32,
     pub first_ns: u64,
     pub every_ns: u64,
@@ -50,7 +50,7 @@ pub struct Asked {
 }
 
 /// The role `realtime-requests`.
-pub fn run(description: Description) -> Result<Vec<Asked>> {
+pub fn run(description: ClientOptions) -> Result<Vec<Asked>> {
     let socket = open(&description)?;
     take_fifo(PRIORITY).context("no real-time priority for the requests")?;
     let mut asked = vec![Asked::default(); description.requests as usize];
@@ -71,7 +71,7 @@ pub fn run(description: Description) -> Result<Vec<Asked>> {
     Ok(asked)
 }
 
-fn open(description: &Description) -> Result<UdpSocket> {
+fn open(description: &ClientOptions) -> Result<UdpSocket> {
     let socket = UdpSocket::bind(("0.0.0.0", ANSWER_PORT))?;
     send_with_deadlines(&socket, ClockId::CLOCK_MONOTONIC)?;
     let mut option = [OPTION_DEADLINE, 6, 0, 0, 0, 0, 0, 0];

@@ -21,7 +21,7 @@ use crate::scheduling::take_fifo;
 const SEND_BUFFER_BYTES: usize = 8 << 20;
 
 #[derive(Default, Deserialize, Serialize)]
-pub struct Flow {
+pub struct DeadlineFlow {
     pub flow: u32,
     pub packets: u64,
     pub burst: u64,
@@ -38,18 +38,18 @@ pub struct Flow {
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-pub struct Counts {
+pub struct SenderCounts {
     pub sent: u64,
     pub refused: u64,
 }
 
 /// The role `realtime-sender`.
-pub fn run(flow: Flow) -> Result<Counts> {
+pub fn run(flow: DeadlineFlow) -> Result<SenderCounts> {
     let socket = open(&flow, flow.to.as_deref().unwrap_or(RECEIVER_ADDRESS))?;
     // As for the receiver.
     let _ = take_fifo(REALTIME_PRIORITY);
     let mut random = ChaCha8Rng::seed_from_u64(flow.seed);
-    let mut counts = Counts::default();
+    let mut counts = SenderCounts::default();
     let bursts = flow.packets / flow.burst;
     for burst in 0..bursts {
         sleep_until(flow.first_ns + burst * flow.every_ns)?;
@@ -65,7 +65,7 @@ pub fn run(flow: Flow) -> Result<Counts> {
     Ok(counts)
 }
 
-pub fn open(flow: &Flow, to: &str) -> Result<UdpSocket> {
+pub fn open(flow: &DeadlineFlow, to: &str) -> Result<UdpSocket> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER_BYTES)?;
     let clock = if flow.in_tai {
@@ -82,7 +82,7 @@ pub fn open(flow: &Flow, to: &str) -> Result<UdpSocket> {
 }
 
 /// Whether the packet was refused and the sender told so.
-pub fn send(socket: &UdpSocket, flow: &Flow, number: u32, deadline_ns: u64) -> Result<bool> {
+pub fn send(socket: &UdpSocket, flow: &DeadlineFlow, number: u32, deadline_ns: u64) -> Result<bool> {
     let made_ns = monotonic_ns()?;
     let due_ns = if flow.in_tai {
         deadline_ns - made_ns + now_ns(ClockId::CLOCK_TAI)?

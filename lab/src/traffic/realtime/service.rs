@@ -15,7 +15,7 @@ const TURNS_AT_ONCE: u64 = 1_000;
 const CALIBRATIONS: usize = 100;
 
 #[derive(Deserialize, Serialize)]
-pub struct Description {
+pub struct ServiceOptions {
     /// What a request takes to compute where nothing disturbs it.
     pub work_ns: u64,
     /// SCHED_FIFO for all of the process.
@@ -33,7 +33,7 @@ pub struct Handled {
 }
 
 /// The role `realtime-service`; it listens from its first line on.
-pub fn run(description: Description) -> Result<Vec<Handled>> {
+pub fn run(description: ServiceOptions) -> Result<Vec<Handled>> {
     let socket = listen()?;
     setsockopt(&socket, sockopt::Ipv4RecvErr, &true)?;
     let turns_ns = shortest_ns(CALIBRATIONS, || spin(TURNS_AT_ONCE))?;

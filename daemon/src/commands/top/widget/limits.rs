@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 
 use giveway_engine::downlink::Passing;
-use giveway_engine::network::limit_use::{LimitUse, WayUse};
+use giveway_engine::enforcement::limit_use::{LimitUse, WayUse};
 
 use crate::commands::top::table::{Alignment, Cell, Column, RowId, Rows, TableRow};
 use crate::commands::top::text::{bits_per_s, bytes, count};

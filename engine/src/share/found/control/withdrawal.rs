@@ -62,7 +62,7 @@ impl Control {
             // Nobody else tells a lone device what waits, and with limits a loss is repaired later than without.
             let silent_s = seen.now_s - self.sampled_s;
             if self.is_alone(seen.now_s) && silent_s > LOST_S.max(LOST_ROUNDS * seen.min_rtt_s) {
-                return self.tries.then_some(Why::Lost);
+                return Some(Why::Lost);
             }
             if silent_s < REPEATS_S {
                 return None;
@@ -81,13 +81,7 @@ impl Control {
         };
         match self.phase {
             Phase::Empty { .. } => self.does_not_empty(seen, wait_s, too_long_s, stays).then_some(stays),
-            // A short one is worth no pause of all limits where one receives, unless it stays though the share has fallen, and
-            // others see it: it may be the group's own, or a minimum RTT that was measured too low by some milliseconds.
-            Phase::Hold
-                if self.stands_s > STANDS_S && (self.tries || (self.has_given_way() && stays == Why::Strange)) =>
-            {
-                Some(stays)
-            }
+            Phase::Hold if self.stands_s > STANDS_S => Some(stays),
             Phase::Hold => {
                 // Where nothing waits, it is not for a queue that less is moved.
                 let waits = self.waits_s > self.wish.waits * self.aim_s;
@@ -118,7 +112,7 @@ impl Control {
         // trial later.
         let has_others = seen.senders > seen.own;
         let rounds = if has_others { 2 } else { 1 };
-        let is_after_trial = (has_others || !self.tries) && before.is_infinite() && seen.now_s - first_s < OTHERS_END_S;
+        let is_after_trial = has_others && before.is_infinite() && seen.now_s - first_s < OTHERS_END_S;
         // One that was short and has grown again did answer.
         let least_s = if stays == Why::Own { OWN } else { STAYS } * too_long_s;
         let is_long = wait_s.min(waited_s) > least_s && wait_s > STAYS * waited_s;
@@ -191,9 +185,7 @@ impl Control {
             self.plain.changed();
             self.share = theirs.max(self.keeps(seen)).min(seen.rate).max(self.floor);
         } else {
-            if self.tries {
-                self.plain.ends(seen);
-            }
+            self.plain.ends(seen);
             // What is got at this very moment may be a recovery from losses.
             let had = self.plain.each().unwrap_or(0.0) * seen.own as f64 / seen.own_weight;
             self.share = seen.rate.max(had).max(self.floor);

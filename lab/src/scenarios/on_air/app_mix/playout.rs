@@ -3,7 +3,7 @@
 //! the first is shown. Output: how often and how long the picture stands still, and what came too late for a viewer who
 //! does not wait. Pure.
 
-use crate::traffic::application::Part;
+use crate::traffic::application::SentPart;
 
 #[derive(Debug, Default, PartialEq)]
 pub struct Playout {
@@ -14,7 +14,7 @@ pub struct Playout {
     pub late: u64,
 }
 
-pub fn play(frames: &[Part], buffer_ns: u64) -> Playout {
+pub fn play(frames: &[SentPart], buffer_ns: u64) -> Playout {
     let Some(first) = frames.first() else {
         return Playout::default();
     };
@@ -37,7 +37,7 @@ mod tests {
     fn played(delays: &[u64]) -> Playout {
         let frame = |(number, delay): (usize, &u64)| {
             let made_ns = 1_000 + 10 * number as u64;
-            Part {
+            SentPart {
                 made_ns,
                 arrived_ns: made_ns + delay,
             }

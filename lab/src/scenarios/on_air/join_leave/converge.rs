@@ -10,9 +10,9 @@ use anyhow::{Context, Result};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::convergence::{Expected, Target, delays_ns, off_after};
+use super::convergence::{CapTarget, ExpectedCaps, delays_ns, off_after};
 use crate::access_point::paper_cap;
-use crate::air::Period;
+use crate::air::AirInterval;
 use crate::cell::{Cell, station_address};
 use crate::experiment::Run;
 use crate::giveway::Recorder;
@@ -21,7 +21,7 @@ use crate::interrupt::pause_until;
 use crate::outcome::Outcome;
 use crate::role::Role;
 use crate::traffic::realtime::monotonic_ns;
-use crate::traffic::stream::{Source, start_sink};
+use crate::traffic::stream::{TcpSource, start_sink};
 
 /// Alone a sender has no neighbour whose cap could be right.
 const FEWEST: usize = 2;
@@ -35,17 +35,17 @@ struct Group<'a> {
     cell: &'a mut Cell,
     right: Right,
     random: ChaCha8Rng,
-    sources: Vec<Option<Source>>,
+    sources: Vec<Option<TcpSource>>,
     recorders: Vec<Option<Recorder>>,
     sending: BTreeSet<usize>,
-    seen: Seen,
+    seen: ObservedCaps,
     _sink: Role,
 }
 
 #[derive(Default)]
-struct Seen {
+struct ObservedCaps {
     recorded: Recorded,
-    moments: BTreeMap<&'static str, Vec<Expected>>,
+    moments: BTreeMap<&'static str, Vec<ExpectedCaps>>,
     deaths: Vec<Death>,
 }
 
@@ -134,7 +134,7 @@ pub fn observe(cell: &mut Cell, right: Right, change: Change, run: &Run) -> Resu
         }
     }
     let end = cell.air.counters()?;
-    let air = Period {
+    let air = AirInterval {
         begin: &begun,
         end: &end,
     };
@@ -145,7 +145,7 @@ pub fn observe(cell: &mut Cell, right: Right, change: Change, run: &Run) -> Resu
     Ok(outcome)
 }
 
-fn measure(outcome: &mut Outcome, point: &str, moments: &[Expected], changes: &[CapChange]) {
+fn measure(outcome: &mut Outcome, point: &str, moments: &[ExpectedCaps], changes: &[CapChange]) {
     let delays = delays_ns(changes, moments).into_iter();
     let seconds: Vec<_> = delays
         .map(|delay| delay.map_or(f64::INFINITY, |ns| ns as f64 / 1e9))
@@ -167,13 +167,13 @@ impl<'a> Group<'a> {
             sources: (0..stations).map(|_| None).collect(),
             recorders: (0..stations).map(|_| None).collect(),
             sending: BTreeSet::new(),
-            seen: Seen::default(),
+            seen: ObservedCaps::default(),
             _sink: sink,
             cell,
         };
         for station in 0..stations {
             group.record(station, 0)?;
-            group.sources[station] = Some(Source::connect(group.cell.station(station))?);
+            group.sources[station] = Some(TcpSource::connect(group.cell.station(station))?);
         }
         Ok(group)
     }
@@ -184,7 +184,7 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
-    fn source(&mut self, station: usize) -> Result<&mut Source> {
+    fn source(&mut self, station: usize) -> Result<&mut TcpSource> {
         self.sources[station]
             .as_mut()
             .with_context(|| format!("station {} has no source", station + 1))
@@ -218,10 +218,10 @@ impl<'a> Group<'a> {
         let cookies = self.sending.iter().filter_map(|&s| self.sources[s].as_ref());
         let senders: BTreeSet<u64> = cookies.map(|source| source.cookie).collect();
         let target = match self.right {
-            Right::Formula { rtt_ms } => Target::Cap(paper_cap(rtt_ms, senders.len() as u64)),
-            Right::Settled => Target::Settled { before },
+            Right::Formula { rtt_ms } => CapTarget::Cap(paper_cap(rtt_ms, senders.len() as u64)),
+            Right::Settled => CapTarget::Settled { before },
         };
-        self.seen.moments.entry(kind).or_default().push(Expected {
+        self.seen.moments.entry(kind).or_default().push(ExpectedCaps {
             t_ns,
             until_ns,
             senders,
@@ -300,7 +300,7 @@ impl<'a> Group<'a> {
         self.cell.start_daemon(station)?;
         self.cell.wait_for_daemon(station)?;
         self.record(station, part)?;
-        self.sources[station] = Some(Source::connect(self.cell.station(station))?);
+        self.sources[station] = Some(TcpSource::connect(self.cell.station(station))?);
         self.start(station)?;
         pause_until(Instant::now() + REJOIN)
     }
@@ -314,7 +314,7 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
-    fn disperse(mut self) -> Result<Seen> {
+    fn disperse(mut self) -> Result<ObservedCaps> {
         for station in 0..self.recorders.len() {
             self.finish_record(station)?;
         }
@@ -322,7 +322,7 @@ impl<'a> Group<'a> {
     }
 }
 
-impl Seen {
+impl ObservedCaps {
     /// Neighbours given up for silence although they were alive and on the air.
     fn false_expiries(&self) -> usize {
         let is_true = |t_ns: u64, address: &str| {
@@ -350,9 +350,9 @@ mod tests {
             from_ns: 100,
             to_ns: 200,
         };
-        let mut seen = Seen {
+        let mut seen = ObservedCaps {
             deaths: vec![dead],
-            ..Seen::default()
+            ..ObservedCaps::default()
         };
         seen.recorded.expired = vec![
             expiry(150, "10.77.0.3"),

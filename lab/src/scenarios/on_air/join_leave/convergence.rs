@@ -9,16 +9,16 @@ use crate::giveway::answers::CapChange;
 
 /// From `t_ns` to `until_ns` exactly these sockets send, and each should have the right cap.
 #[derive(Clone, Debug)]
-pub struct Expected {
+pub struct ExpectedCaps {
     pub t_ns: u64,
     pub until_ns: u64,
     pub senders: BTreeSet<u64>,
-    pub target: Target,
+    pub target: CapTarget,
 }
 
 /// Which cap is right.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Target {
+pub enum CapTarget {
     /// This one, for half a second (or to the end of the period).
     Cap(u64),
     /// Each one's own: what it has in the mean of the period's last second, or within 5% of that or a segment, from then on
@@ -34,17 +34,17 @@ const SETTLED_WITHIN: f64 = 0.05;
 
 /// For each moment, nanoseconds until every sender's cap was right and stayed so; `None` when that never came.
 /// `changes` may be in any order.
-pub fn delays_ns(changes: &[CapChange], moments: &[Expected]) -> Vec<Option<u64>> {
+pub fn delays_ns(changes: &[CapChange], moments: &[ExpectedCaps]) -> Vec<Option<u64>> {
     let mut changes = changes.to_vec();
     changes.sort_by_key(|change| change.t_ns);
-    let delay_ns = |expected: &Expected| match expected.target {
-        Target::Cap(cap) => right_after_ns(&changes, expected, cap),
-        Target::Settled { before } => settled_after_ns(&changes, expected, before),
+    let delay_ns = |expected: &ExpectedCaps| match expected.target {
+        CapTarget::Cap(cap) => right_after_ns(&changes, expected, cap),
+        CapTarget::Settled { before } => settled_after_ns(&changes, expected, before),
     };
     moments.iter().map(delay_ns).collect()
 }
 
-fn right_after_ns(changes: &[CapChange], expected: &Expected, cap: u64) -> Option<u64> {
+fn right_after_ns(changes: &[CapChange], expected: &ExpectedCaps, cap: u64) -> Option<u64> {
     let before = changes.partition_point(|change| change.t_ns <= expected.t_ns);
     let after = changes.partition_point(|change| change.t_ns < expected.until_ns);
     let mut caps: BTreeMap<u64, Option<u64>> = changes[..before]
@@ -71,7 +71,7 @@ fn right_after_ns(changes: &[CapChange], expected: &Expected, cap: u64) -> Optio
 }
 
 /// The time of the sender that took longest. `before`: how many sent before.
-fn settled_after_ns(changes: &[CapChange], expected: &Expected, before: usize) -> Option<u64> {
+fn settled_after_ns(changes: &[CapChange], expected: &ExpectedCaps, before: usize) -> Option<u64> {
     let (from_ns, until_ns) = (expected.t_ns, expected.until_ns);
     let (mut longest_ns, mut had, mut have) = (0, 0.0, 0.0);
     for cookie in &expected.senders {
@@ -99,7 +99,7 @@ fn settled_after_ns(changes: &[CapChange], expected: &Expected, before: usize) -
 
 /// How far the cap that is furthest off is from its mean in the last second, so long after the change, as a part of that; None where
 /// one has no cap.
-pub fn off_after(changes: &[CapChange], expected: &Expected, after_ns: u64) -> Option<f64> {
+pub fn off_after(changes: &[CapChange], expected: &ExpectedCaps, after_ns: u64) -> Option<f64> {
     let (from_ns, until_ns) = (expected.t_ns, expected.until_ns);
     let mut changes = changes.to_vec();
     changes.sort_by_key(|change| change.t_ns);
@@ -176,8 +176,8 @@ mod tests {
     }
 
     /// Sockets 1 and 2 send from second 1 to 5.
-    fn delay_ms(changes: &[CapChange], target: Target) -> Option<u64> {
-        let expected = Expected {
+    fn delay_ms(changes: &[CapChange], target: CapTarget) -> Option<u64> {
+        let expected = ExpectedCaps {
             t_ns: 1_000 * MS,
             until_ns: 5_000 * MS,
             senders: [1, 2].into(),
@@ -188,12 +188,12 @@ mod tests {
 
     /// They should have 43.
     fn right_ms(changes: &[CapChange]) -> Option<u64> {
-        delay_ms(changes, Target::Cap(43))
+        delay_ms(changes, CapTarget::Cap(43))
     }
 
     /// Before, three sent: what two have is half as much again.
     fn settled_ms(changes: &[CapChange]) -> Option<u64> {
-        delay_ms(changes, Target::Settled { before: 3 })
+        delay_ms(changes, CapTarget::Settled { before: 3 })
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn caps_fall_where_one_more_sends() {
-        let settled = |changes: &[CapChange]| delay_ms(changes, Target::Settled { before: 1 });
+        let settled = |changes: &[CapChange]| delay_ms(changes, CapTarget::Settled { before: 1 });
         let newcomer_and_one = [change(500, 1, 60), change(1_200, 1, 30), change(1_400, 2, 30)];
         assert_eq!(settled(&newcomer_and_one), Some(400));
         assert_eq!(settled(&[change(500, 1, 60), change(1_400, 2, 30)]), None);
@@ -292,11 +292,11 @@ mod tests {
     #[test]
     fn the_cap_that_is_furthest_off_counts() {
         let changes = beside(&[change(500, 1, 40), change(1_500, 1, 66), change(2_500, 1, 60)]);
-        let expected = Expected {
+        let expected = ExpectedCaps {
             t_ns: 1_000 * MS,
             until_ns: 5_000 * MS,
             senders: [1, 2].into(),
-            target: Target::Settled { before: 3 },
+            target: CapTarget::Settled { before: 3 },
         };
         let off = |after_ms: u64| off_after(&changes, &expected, after_ms * MS).map(|part| (100.0 * part).round());
         assert_eq!([off(100), off(1_000), off(2_000)], [Some(33.0), Some(10.0), Some(0.0)]);

@@ -10,7 +10,7 @@ use super::Steps;
 use crate::experiment::Run;
 use crate::giveway::Daemon;
 use crate::guest::Guest;
-use crate::modem::{FAR_ADDRESS, Link, Modem};
+use crate::modem::{FAR_ADDRESS, Modem, ModemLink};
 use crate::outcome::Outcome;
 use crate::scenarios::queues::modem_queue::start_queue;
 use crate::traffic::endless::{start_observed_sender, start_probe, start_sink};
@@ -24,7 +24,7 @@ const FAST_MBIT: f64 = 20.0;
 const SLOW_MBIT: f64 = 2.0;
 
 #[derive(Clone, Copy, PartialEq)]
-pub enum Method {
+pub enum WireMethod {
     Plain,
     /// The queue's rate is found: `[link] rate_mbit = "auto"`.
     Auto,
@@ -32,10 +32,10 @@ pub enum Method {
     Found,
 }
 
-pub fn upload(run: &Run, method: Method, steps: Steps) -> Result<Outcome> {
+pub fn upload(run: &Run, method: WireMethod, steps: Steps) -> Result<Outcome> {
     let rates = [(0.0, FAST_MBIT), (steps.falls_s, SLOW_MBIT), (steps.rises_s, FAST_MBIT)];
-    let queue = (method != Method::Auto).then_some("pfifo limit 1000");
-    let modem = Modem::raise(queue, RTT_MS, Link::Steps(rates), (run.seed, steps.end_s))?;
+    let queue = (method != WireMethod::Auto).then_some("pfifo limit 1000");
+    let modem = Modem::raise(queue, RTT_MS, ModemLink::Steps(rates), (run.seed, steps.end_s))?;
     let daemon = start_daemon(&modem, method, run)?;
     let sink = start_sink(&modem.far, &[FIRST_PORT])?;
     let (begun, begun_ns) = (Instant::now(), monotonic_ns()?);
@@ -45,27 +45,24 @@ pub fn upload(run: &Run, method: Method, steps: Steps) -> Result<Outcome> {
     modem.pass(begun, 0.0, steps.end_s)?;
     let uploaded = Uploaded::of_one(begun_ns, sink.finish()?, sender.finish()?);
     run.keep(&uploaded)?;
-    if let Some(mut daemon) = daemon {
-        daemon.stop()?;
-    }
+    daemon.map_or(Ok(()), |mut daemon| daemon.stop())?;
     let mut outcome = steps.outcome(run.name, &uploaded);
     let waits = uploaded.probes_stay_below_s((steps.falls_s, steps.rises_s), steps.bound_ms - RTT_MS as f64);
     outcome.set(run.name, "others_down_s", waits);
     Ok(outcome)
 }
 
-fn start_daemon(modem: &Modem, method: Method, run: &Run) -> Result<Option<Daemon>> {
+fn start_daemon(modem: &Modem, method: WireMethod, run: &Run) -> Result<Option<Daemon>> {
     match method {
-        Method::Plain => Ok(None),
-        Method::Auto => start_queue(modem, json!("auto"), run).map(Some),
-        Method::Found => {
+        WireMethod::Plain => Ok(None),
+        WireMethod::Auto => start_queue(modem, json!("auto"), run).map(Some),
+        WireMethod::Found => {
             let configuration = json!({
                 "cap": {"policy": "found"},
                 "queue": {"backend": "none"},
                 "classes": {"congestion_control": false},
             });
-            let mut daemon = Daemon::launch(&modem.device, &configuration, &run.file(""))?;
-            daemon.wait_until_up(&modem.device)?;
+            let daemon = Daemon::raise(&modem.device, &configuration, &run.file(""))?;
             Ok(Some(daemon))
         }
     }

@@ -11,20 +11,22 @@ use super::super::modem_queue::start_queue;
 use crate::experiment::{Run, pause};
 use crate::giveway::answers;
 use crate::guest::Guest;
-use crate::modem::{FAR_ADDRESS, LEAST_MBIT, Link, Modem};
+use crate::modem::{FAR_ADDRESS, LEAST_MBIT, Modem, ModemLink};
 use crate::outcome::Outcome;
 use crate::role::Role;
 use crate::scenario::{Check, Relation, Variant};
 use crate::traffic::endless::{start_observed_sender, start_sink};
 use crate::traffic::realtime::monotonic_ns;
 use crate::traffic::realtime::receiver::Delivered;
-use crate::traffic::realtime::sender::{Counts, Flow};
+use crate::traffic::realtime::sender::{DeadlineFlow, SenderCounts};
 
 const GUEST: Guest = Guest::VIRTUAL;
 const RTT_MS: u64 = 60;
 const UPLOAD: u16 = 5_501;
 /// Until the rate is found, and was for as long as it is promised by.
 const WARMUP_S: f64 = 25.0;
+/// Of packets with deadlines.
+const SECONDS: f64 = 60.0;
 const DRAINS_S: f64 = 3.0;
 /// What giveway states: the rate and the wait below hold for nine tenths of the time.
 const CONFIDENCE_PERCENT: f64 = 90.0;
@@ -39,13 +41,13 @@ enum Rate {
     Found,
 }
 
-const LINKS: [(&str, Link); 2] = [("10", Link::Steady(STEADY_MBIT)), ("trace", Link::Trace)];
+const LINKS: [(&str, ModemLink); 2] = [("10", ModemLink::Steady(STEADY_MBIT)), ("trace", ModemLink::Trace)];
 const RATES: [(&str, Rate); 2] = [("told", Rate::Told), ("auto", Rate::Found)];
 
-pub fn variants(seconds: f64) -> Vec<Variant> {
-    let variant = |(link_name, link): (&str, Link), (how, rate): (&str, Rate)| {
-        let run = move |run: &Run| experiment(run, link, rate, seconds);
-        Variant::new(format!("{how}/{link_name}"), Some(GUEST), WARMUP_S + seconds, run)
+pub fn variants() -> Vec<Variant> {
+    let variant = |(link_name, link): (&str, ModemLink), (how, rate): (&str, Rate)| {
+        let run = move |run: &Run| experiment(run, link, rate);
+        Variant::new(format!("{how}/{link_name}"), Some(GUEST), WARMUP_S + SECONDS, run)
     };
     let on = |link| RATES.map(|rate| variant(link, rate));
     LINKS.into_iter().flat_map(on).collect()
@@ -72,12 +74,12 @@ pub fn bounds() -> Vec<Check> {
     checks
 }
 
-fn experiment(run: &Run, link: Link, rate: Rate, seconds: f64) -> Result<Outcome> {
-    let end_s = WARMUP_S + seconds + DRAINS_S;
+fn experiment(run: &Run, link: ModemLink, rate: Rate) -> Result<Outcome> {
+    let end_s = WARMUP_S + SECONDS + DRAINS_S;
     let modem = Modem::raise(None, RTT_MS, link, (run.seed, end_s))?;
     let rate: Value = match (rate, link) {
         (Rate::Found, _) => json!("auto"),
-        (Rate::Told, Link::Steady(mbit)) => json!(mbit),
+        (Rate::Told, ModemLink::Steady(mbit)) => json!(mbit),
         (Rate::Told, _) => json!(LEAST_MBIT),
     };
     let mut daemon = start_queue(&modem, rate, run)?;
@@ -90,28 +92,28 @@ fn experiment(run: &Run, link: Link, rate: Rate, seconds: f64) -> Result<Outcome
     run.progress.tick("packets with deadlines");
     let first_ns = monotonic_ns()? + 200_000_000;
     let send = |(number, (every_us, burst, deadline_us)): (usize, (u64, u64, u64))| {
-        let flow = Flow {
+        let flow = DeadlineFlow {
             flow: number as u32,
-            packets: (seconds * 1e6) as u64 / every_us * burst,
+            packets: (SECONDS * 1e6) as u64 / every_us * burst,
             burst,
             every_ns: every_us * 1_000,
             first_ns,
             deadline_us: (deadline_us, deadline_us),
             to: Some(FAR_ADDRESS.into()),
-            ..Flow::default()
+            ..DeadlineFlow::default()
         };
         Role::spawn(&modem.device, "realtime-sender", &flow)
     };
     let senders: Vec<_> = FLOWS.into_iter().enumerate().map(send).collect::<Result<_>>()?;
-    modem.pass(begun, WARMUP_S, WARMUP_S + seconds)?;
-    let counts: Vec<Counts> = senders.into_iter().map(Role::finish).collect::<Result<_>>()?;
+    modem.pass(begun, WARMUP_S, WARMUP_S + SECONDS)?;
+    let counts: Vec<SenderCounts> = senders.into_iter().map(Role::finish).collect::<Result<_>>()?;
     pause(DRAINS_S)?;
     let counted = answers::queue_counters(&modem.device)?;
     let delivered: Vec<Delivered> = receiver.finish()?;
     run.keep(&json!({"counts": counts, "delivered": delivered}))?;
     daemon.stop()?;
     let mut outcome = Outcome::default();
-    let (mut all, mut all_in_time) = (Counts::default(), 0);
+    let (mut all, mut all_in_time) = (SenderCounts::default(), 0);
     for (number, counts) in counts.iter().enumerate() {
         let in_time = delivered.iter().filter(|packet| packet.flow == number as u32);
         let in_time = in_time.filter(|packet| packet.at_ns <= packet.deadline_ns).count() as u64;
@@ -130,16 +132,13 @@ fn experiment(run: &Run, link: Link, rate: Rate, seconds: f64) -> Result<Outcome
     Ok(outcome)
 }
 
-fn describe(outcome: &mut Outcome, point: &str, counts: Counts, in_time: u64) {
+fn describe(outcome: &mut Outcome, point: &str, counts: SenderCounts, in_time: u64) {
     let promised = counts.sent - counts.refused;
     let late = promised.saturating_sub(in_time) as f64;
     outcome.set(point, "sent", counts.sent as f64);
     outcome.set(point, "refused_told", counts.refused as f64);
     outcome.set(point, "late", late);
     outcome.set(point, "late_percent", 100.0 * late / promised.max(1) as f64);
-    outcome.set(
-        point,
-        "promised_percent",
-        100.0 * promised as f64 / counts.sent.max(1) as f64,
-    );
+    let promised_percent = 100.0 * promised as f64 / counts.sent.max(1) as f64;
+    outcome.set(point, "promised_percent", promised_percent);
 }

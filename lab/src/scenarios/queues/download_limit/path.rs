@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use crate::link::wire::{RECEIVER_ADDRESS, SENDER_ADDRESS, Wire};
 use crate::namespace::Namespace;
-use crate::uplink::{DEVICE_ADDRESS, FAR_ADDRESS, PACKET_BYTES, Queue, Shape, Uplink};
+use crate::uplink::{DEVICE_ADDRESS, FAR_ADDRESS, PACKET_BYTES, Shape, Uplink, UplinkQueue};
 
 /// Far above every limit.
 const LINK_KBIT: u64 = 1_000_000;
@@ -17,7 +17,7 @@ pub enum Path {
 
 /// One end, and where the other reaches it.
 #[derive(Clone, Copy)]
-pub struct End<'a> {
+pub struct Endpoint<'a> {
     pub at: &'a Namespace,
     pub address: &'static str,
 }
@@ -32,15 +32,15 @@ impl Path {
             up_kbit: LINK_KBIT,
             down_kbit: LINK_KBIT,
             rtt_ms,
-            queue: Queue::Fifo,
+            queue: UplinkQueue::Fifo,
             driver_bytes: PACKET_BYTES,
         };
         Ok(Self::Delayed(Uplink::raise(&shape)?))
     }
 
     /// The device and the far end.
-    pub fn ends(&self) -> [End<'_>; 2] {
-        let end = |at, address| End { at, address };
+    pub fn ends(&self) -> [Endpoint<'_>; 2] {
+        let end = |at, address| Endpoint { at, address };
         match self {
             Self::Wire(wire) => [end(&wire.sender, SENDER_ADDRESS), end(&wire.receiver, RECEIVER_ADDRESS)],
             Self::Delayed(uplink) => [end(&uplink.device, DEVICE_ADDRESS), end(&uplink.far, FAR_ADDRESS)],
@@ -48,13 +48,13 @@ impl Path {
     }
 
     /// The same ends by IPv6.
-    pub fn ends_v6(&self) -> Result<[End<'_>; 2]> {
+    pub fn ends_v6(&self) -> Result<[Endpoint<'_>; 2]> {
         let addresses = match self {
             Self::Wire(wire) => wire.add_ipv6()?,
             Self::Delayed(uplink) => uplink.add_ipv6()?,
         };
         let [device, far] = self.ends();
         let [own, fars] = addresses;
-        Ok([End { address: own, ..device }, End { address: fars, ..far }])
+        Ok([Endpoint { address: own, ..device }, Endpoint { address: fars, ..far }])
     }
 }

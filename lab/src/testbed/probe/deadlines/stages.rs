@@ -14,14 +14,14 @@ use crate::link::Stamps;
 use crate::outcome::Outcome;
 use crate::statistics::mean;
 use crate::traffic::realtime::receiver::Delivered;
-use crate::traffic::realtime::sender::Counts;
+use crate::traffic::realtime::sender::SenderCounts;
 
 const STAGES: [&str; 5] = ["made", "queue", "network", "delivered", "total"];
 
 /// Of one flow, or of all.
 #[derive(Default)]
 struct Fate {
-    counts: Counts,
+    counts: SenderCounts,
     left: u64,
     late: u64,
     worst_late_ns: u64,
@@ -36,7 +36,7 @@ pub fn summarize(
     outcome: &mut Outcome,
     point: &str,
     flows: &[RealtimeFlow],
-    counts: &[Counts],
+    counts: &[SenderCounts],
     stamps: &[Vec<Stamps>],
     delivered: &[Delivered],
 ) {
@@ -56,9 +56,9 @@ pub fn summarize(
         let others = stamps.iter().enumerate().filter(|(other, _)| *other != number);
         fate.overtook = overtaken(&stamps[number], others.flat_map(|(_, stamps)| stamps));
         all.overtook += fate.overtook;
-        fate.tell(outcome, &format!("{point}/{}", flow.name));
+        fate.set_metrics(outcome, &format!("{point}/{}", flow.name));
     }
-    all.tell(outcome, point);
+    all.set_metrics(outcome, point);
 }
 
 impl Fate {
@@ -102,7 +102,7 @@ impl Fate {
             .collect()
     }
 
-    fn tell(&self, outcome: &mut Outcome, point: &str) {
+    fn set_metrics(&self, outcome: &mut Outcome, point: &str) {
         let (sent, refused_told) = (self.counts.sent, self.counts.refused);
         let refused = sent - self.left;
         let missed = refused + self.late;
@@ -170,14 +170,14 @@ mod tests {
     #[test]
     fn late_is_what_left_the_link_after_its_deadline_and_missed_is_all_that_was_not_in_time() {
         let mut fate = Fate {
-            counts: Counts { sent: 4, refused: 1 },
+            counts: SenderCounts { sent: 4, refused: 1 },
             ..Fate::default()
         };
         for packet in [stamps(1, 2, 100, 100), stamps(2, 3, 101, 100), stamps(3, 0, 0, 100)] {
             fate.add(&packet, &HashMap::new());
         }
         let mut outcome = Outcome::default();
-        fate.tell(&mut outcome, "flow");
+        fate.set_metrics(&mut outcome, "flow");
         let flow = &outcome.points["flow"];
         let counts = ["admitted", "refused", "refused_untold", "late", "missed"].map(|metric| flow[metric]);
         assert_eq!(counts, [3.0, 2.0, 1.0, 1.0, 3.0]);

@@ -2,26 +2,25 @@
 //! The class of each flow, judged anew when what it was judged by has changed. Input: rules, flows, their owners, names
 //! of interfaces, flows that were named as background. Output: verdicts, their changes, and what the queue is told.
 //! Bounded: what is looked at in one step, by turns between users; the rest waits for the next pass. How many flows the
-//! queue is told of is [`super::told`]'s business.
+//! queue is told of is [`super::flow_table`]'s business.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::action::Action;
-use super::by_hand::{Hand, Target};
-use super::told::Told;
-use super::{Network, name_of};
+use super::active::{Active, Activity, Meant};
+use super::by_hand::{SetByHand, Target};
+use super::flow_table::FlowTable;
+use super::hand::{ByHandDifference, Hand};
+use super::rules::Rules;
+use super::{By, Itself, Seen, Verdict, judge, judge_forwarded, judge_itself, judge_process};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{
-    Active, Activity, By, Itself, Meant, Rules, Seen, Verdict, judge, judge_forwarded, judge_itself, judge_process,
-};
 use crate::config::Background;
-use crate::downlink::Way;
 use crate::matcher::{Ends, Marks};
 use crate::model::{Class, Cookie, Device, Dscp, Flow, Limit, LimitNumber, Process, Treatment};
 use crate::queue::BackgroundFlow;
-use crate::sockets::flows::Tracked;
+use crate::sockets::flows::{Flows, Tracked};
 use crate::sockets::judged::{Basis, uid_of};
 use crate::sockets::owners::Owners;
 use crate::turns::Turns;
@@ -31,7 +30,7 @@ const ROOT: u32 = 0;
 /// A generation that is never the present one.
 const OVER: u64 = u64::MAX;
 /// Bytes of patterns and texts in a step: some milliseconds.
-pub(super) const COST_OF_A_STEP: usize = 4 << 20;
+pub const COST_OF_A_STEP: usize = 4 << 20;
 /// Between two changes of what is active, whoever causes them: each is a look at all flows.
 const ACTIVE_GAP: Duration = Duration::from_millis(200);
 
@@ -41,7 +40,7 @@ pub struct Classes {
     devices: BTreeMap<u32, Device>,
     /// By whom.
     named: BTreeMap<BackgroundFlow, String>,
-    pub(super) hand: Hand,
+    hand: Hand,
     /// By its own object for whom it is meant, so that a user's word costs the others nothing.
     active: Active,
     /// What is active now, where that is not yet followed.
@@ -52,7 +51,7 @@ pub struct Classes {
     generation: u64,
     /// Some flows wait to be judged.
     unfinished: bool,
-    told: Told,
+    table: FlowTable,
     /// Of marks, too: what arrives has none that counts.
     tells_marks: bool,
     /// Of users whose flows have to be judged.
@@ -77,7 +76,7 @@ impl Classes {
             followed: None,
             generation: 0,
             unfinished: false,
-            told: Told::default(),
+            table: FlowTable::default(),
             tells_marks: false,
             turns: Turns::default(),
             steps: 0,
@@ -169,6 +168,44 @@ impl Classes {
         2 * self.rules.cost(Some(process), None)
     }
 
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    pub fn hand(&self) -> &Hand {
+        &self.hand
+    }
+
+    /// All flows have to be judged by them.
+    pub fn set_rules(&mut self, rules: Arc<Rules>) {
+        self.rules = rules;
+        self.generation += 1;
+    }
+
+    pub fn set_command_limits(&mut self, limits: Vec<Limit>) {
+        self.command_limits = limits;
+    }
+
+    /// Whether all flows have to be judged anew.
+    pub fn set_devices(&mut self, devices: BTreeMap<u32, Device>) -> bool {
+        self.devices = devices;
+        let decide = self.rules.need_interfaces();
+        self.generation += u64::from(decide);
+        decide
+    }
+
+    /// Whether all flows have to be judged anew.
+    pub fn tell_by_marks(&mut self, wanted: bool) -> bool {
+        let is_other = std::mem::replace(&mut self.tells_marks, wanted) != wanted;
+        self.generation += u64::from(is_other);
+        is_other
+    }
+
+    /// This is all that is set by hand from now on.
+    pub fn set_by_hand(&mut self, all: Vec<SetByHand>) -> ByHandDifference {
+        self.hand.set(all)
+    }
+
     pub fn devices(&self) -> &BTreeMap<u32, Device> {
         &self.devices
     }
@@ -186,7 +223,7 @@ impl Classes {
 
     /// Of a process that has sent nothing yet.
     pub fn limits_by_rules(&self, process: &Process) -> crate::model::LimitNumbers {
-        let verdict = crate::class::judge_process(&self.rules, process, None);
+        let verdict = judge_process(&self.rules, process, None);
         verdict.map(|verdict| verdict.limits).unwrap_or_default()
     }
 
@@ -202,7 +239,7 @@ impl Classes {
 
     /// Whether the queue knows what it was to be told of this flow.
     pub fn is_told(&self, cookie: Cookie) -> bool {
-        self.told.is_told(cookie)
+        self.table.has(cookie)
     }
 
     pub fn active(&self) -> &[Activity] {
@@ -248,13 +285,21 @@ impl Classes {
         };
         let wanted = (!is_known).then_some(treatment);
         let uid = uid_of(flow, basis.process.as_deref());
-        self.told.want(flow.cookie, uid, wanted)
+        self.table.want(flow.cookie, uid, wanted)
     }
 
     /// The flow is no more: the queue forgets it.
     pub fn end(&mut self, cookie: Cookie) -> Vec<Action> {
-        self.told.end(cookie)
+        self.table.end(cookie)
     }
+}
+
+/// What follows from judging these flows.
+#[derive(Debug, Default)]
+pub struct Judged {
+    pub cookies: Vec<Cookie>,
+    pub actions: Vec<Action>,
+    pub changes: Vec<Change>,
 }
 
 /// A flow that has to be judged.
@@ -265,135 +310,86 @@ struct Pending {
     cookie: Cookie,
 }
 
-impl Network {
-    pub(super) fn set_rules(&mut self, now: Duration, rules: Arc<Rules>) {
-        self.actions.extend(self.nice.set_rules(&rules));
-        self.classes.rules = rules;
-        self.early.read_again();
-        self.limit_rates(now);
-        self.judge_all(now);
-    }
-
-    pub(super) fn set_command_limits(&mut self, now: Duration, limits: Vec<Limit>) {
-        self.classes.command_limits = limits;
-        self.limit_rates(now);
-    }
-
-    /// The numbers of the rate limits that flows have: one of a command is a flow's beyond the end of that command, where
-    /// it is handed on or still has something to send.
-    pub fn limits_of_flows(&self) -> BTreeSet<LimitNumber> {
-        self.flows
-            .iter()
-            .flat_map(|tracked| tracked.judged.verdict.limits.iter())
-            .collect()
-    }
-
-    fn limit_rates(&mut self, now: Duration) {
-        let limits = self.classes.limits();
-        let wanted = self
-            .links
-            .follow(!limits.is_empty(), &self.classes.rules.packet_rules());
-        self.ask_queues(now, wanted);
-        let wanted = self.downloads.follow(limits.iter().filter_map(Limit::down).collect());
-        self.ask_detour(Way::Received, wanted);
-        let wanted = self.uploads.follow(limits.iter().filter_map(Limit::up).collect());
-        self.ask_detour(Way::Sent, wanted);
-    }
-
-    pub(super) fn follow_devices(&mut self, now: Duration, devices: BTreeMap<u32, Device>) {
-        self.classes.devices = devices;
-        self.note_past_deadlines(now);
-        if self.classes.rules.need_interfaces() {
-            self.judge_all(now);
-        }
-    }
-
+impl Classes {
     /// What these were judged by has changed; nothing has for the others, of which there may be many.
-    pub(super) fn judge_anew(&mut self, now: Duration, meant: &[Cookie]) {
-        for cookie in meant {
-            let judged = self
-                .flows
-                .get_mut(*cookie)
-                .and_then(|tracked| tracked.judged.by.as_mut());
+    pub fn judge_anew(&mut self, flows: &mut Flows, owners: &Owners, meant: Vec<Cookie>, made: bool) -> Judged {
+        for cookie in &meant {
+            let judged = flows.get_mut(*cookie).and_then(|tracked| tracked.judged.by.as_mut());
             if let Some(by) = judged {
                 by.generation = OVER;
             }
         }
-        self.judge_flows(now, meant);
+        self.judge_flows(flows, owners, meant, made)
     }
 
-    pub(super) fn tell_by_marks(&mut self, now: Duration, wanted: bool) {
-        if std::mem::replace(&mut self.classes.tells_marks, wanted) != wanted {
-            self.judge_all(now);
+    /// Rules are others, owners are known now that were not, or have changed.
+    pub fn judge_all(&mut self, flows: &mut Flows, owners: &Owners, made: bool) -> Judged {
+        let all = flows.iter().map(|tracked| tracked.flow.cookie).collect();
+        self.unfinished = false;
+        self.judge_flows(flows, owners, all, made)
+    }
+
+    /// These were shown just now.
+    pub fn judge_shown(
+        &mut self,
+        now: Duration,
+        flows: &mut Flows,
+        owners: &Owners,
+        shown: Vec<Cookie>,
+        made: bool,
+    ) -> Judged {
+        self.follow_active(now);
+        match self.unfinished {
+            true => self.judge_all(flows, owners, made),
+            false => self.judge_flows(flows, owners, shown, made),
         }
     }
 
-    fn judge_all(&mut self, now: Duration) {
-        self.classes.generation += 1;
-        self.judge_again(now);
-    }
-
-    /// Owners are known now that were not, or have changed.
-    pub(super) fn judge_again(&mut self, now: Duration) {
-        let all: Vec<Cookie> = self.flows.iter().map(|tracked| tracked.flow.cookie).collect();
-        self.classes.unfinished = false;
-        self.judge_flows(now, &all);
-    }
-
-    pub(super) fn judge_seen(&mut self, now: Duration, seen: &[Cookie]) {
-        self.classes.follow_active(now);
-        if self.classes.unfinished {
-            self.judge_again(now);
-        } else {
-            self.judge_flows(now, seen);
-        }
-    }
-
-    fn judge_flows(&mut self, now: Duration, cookies: &[Cookie]) {
-        let mut pending: Vec<Pending> = cookies.iter().filter_map(|cookie| self.pending(*cookie)).collect();
+    fn judge_flows(&mut self, flows: &mut Flows, owners: &Owners, cookies: Vec<Cookie>, made: bool) -> Judged {
+        let pending = cookies
+            .iter()
+            .filter_map(|cookie| self.pending(flows.get(*cookie)?, owners));
+        let mut pending: Vec<Pending> = pending.collect();
         // Of a user's, what was not judged for longest.
         pending.sort_unstable_by_key(|flow| (flow.judged, flow.cookie));
         let pending = pending.into_iter().map(|flow| (flow.uid, flow.cookie));
-        let pending = self.classes.turns.order(pending);
+        let pending = self.turns.order(pending);
         let mut left = COST_OF_A_STEP;
-        let mut changes = Vec::new();
-        self.classes.steps += 1;
+        let (mut actions, mut changes) = (Vec::new(), Vec::new());
+        self.steps += 1;
         for (uid, cookie) in pending {
-            let Some(tracked) = self.flows.get_mut(cookie) else {
+            let Some(tracked) = flows.get_mut(cookie) else {
                 continue;
             };
-            let basis = self.classes.basis(tracked, &self.owners);
-            let cost = self
-                .classes
-                .rules
-                .cost(basis.process.as_deref(), basis.cgroup.as_deref());
+            let basis = self.basis(tracked, owners);
+            let cost = self.rules.cost(basis.process.as_deref(), basis.cgroup.as_deref());
             if cost > left && left < COST_OF_A_STEP {
-                self.classes.unfinished = true;
+                self.unfinished = true;
                 break;
             }
             left = left.saturating_sub(cost);
-            let verdict = self.classes.judge(&tracked.flow, &basis);
-            self.actions.extend(self.classes.tell(&tracked.flow, &basis, &verdict));
-            self.classes.turns.had(uid);
-            tracked.judged.at = self.classes.steps;
-            changes.extend(take_over(tracked, verdict, basis, !self.dry_run));
+            let verdict = self.judge(&tracked.flow, &basis);
+            actions.extend(self.tell(&tracked.flow, &basis, &verdict));
+            self.turns.had(uid);
+            tracked.judged.at = self.steps;
+            changes.extend(take_over(tracked, verdict, basis, made));
         }
-        for change in changes {
-            self.note(now, change);
+        Judged {
+            cookies,
+            actions,
+            changes,
         }
-        self.control(now, cookies);
     }
 
     /// None where nothing has changed that it was judged by.
-    fn pending(&self, cookie: Cookie) -> Option<Pending> {
-        let tracked = self.flows.get(cookie)?;
-        let basis = self.classes.basis(tracked, &self.owners);
+    fn pending(&self, tracked: &Tracked, owners: &Owners) -> Option<Pending> {
+        let basis = self.basis(tracked, owners);
         let judged = &tracked.judged;
         let is_judged = judged.by.as_ref().is_some_and(|before| before.is(&basis));
         (!is_judged).then(|| Pending {
             uid: tracked.flow.user(),
             judged: judged.at,
-            cookie,
+            cookie: tracked.flow.cookie,
         })
     }
 }
@@ -407,7 +403,7 @@ fn take_over(tracked: &mut Tracked, verdict: Verdict, basis: Basis, made: bool) 
         subject: Subject::Socket {
             cookie: tracked.flow.cookie,
         },
-        name: name_of(&tracked.flow),
+        name: tracked.flow.shown(),
         setting: Setting::Class,
         old: Value::from(before.class.name()),
         new: Value::from(verdict.class.name()),

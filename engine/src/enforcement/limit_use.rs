@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Network;
+use super::Overview;
 use crate::downlink::{DownlinkView, OrderView, Passing};
 use crate::model::{Class, Limit, LimitNumber, LimitNumbers, RateLimit};
 use crate::rate::mbit;
@@ -56,7 +56,7 @@ impl LimitUse {
 
 type Number = fn(LimitNumbers) -> Option<LimitNumber>;
 
-impl Network {
+impl Overview<'_> {
     pub fn limits_in_use(&self, downloads: &DownlinkView, uploads: &DownlinkView) -> Vec<LimitUse> {
         let up = (self.held(|limits| limits.up), passing(uploads));
         let down = (self.held(|limits| limits.down), passing(downloads));

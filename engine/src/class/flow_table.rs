@@ -10,11 +10,11 @@ use super::action::Action;
 use crate::model::{Cookie, Treatment};
 
 /// Entries of the kernel's table.
-pub const MOST_TOLD: usize = 16_384;
+pub const MOST_TREATED: usize = 16_384;
 const ROOT: u32 = 0;
 
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct FlowTable {
     flows: BTreeMap<Cookie, u32>,
     users: BTreeMap<u32, User>,
     places: usize,
@@ -30,7 +30,7 @@ struct User {
     waiting: BTreeMap<Cookie, Treatment>,
 }
 
-impl Told {
+impl FlowTable {
     /// This is how the flow is to be treated from now on; None: by its marks.
     pub fn want(&mut self, cookie: Cookie, uid: u32, treatment: Option<Treatment>) -> Vec<Action> {
         let Some(treatment) = treatment else {
@@ -56,7 +56,7 @@ impl Told {
         actions
     }
 
-    pub fn is_told(&self, cookie: Cookie) -> bool {
+    pub fn has(&self, cookie: Cookie) -> bool {
         let of = self.flows.get(&cookie).and_then(|uid| self.users.get(uid));
         of.is_some_and(|user| user.told.contains_key(&cookie))
     }
@@ -83,7 +83,7 @@ impl Told {
     fn settle(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         while let Some((has, uid)) = self.waiting.first().copied() {
-            if self.places == MOST_TOLD {
+            if self.places == MOST_TREATED {
                 let Some((most, from)) = self.holding.last().copied() else {
                     break;
                 };
@@ -173,7 +173,7 @@ mod tests {
                     Some(treatment) => assert_ne!(self.0.insert(cookie, treatment), Some(treatment), "no news"),
                     None => assert!(self.0.remove(&cookie).is_some(), "it was not there"),
                 }
-                assert!(self.0.len() <= MOST_TOLD);
+                assert!(self.0.len() <= MOST_TREATED);
             }
         }
     }
@@ -187,10 +187,10 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
         fn nobody_waits_beside_a_free_place_or_beside_who_has_more(
-            hog in 0..2 * MOST_TOLD as u64,
+            hog in 0..2 * MOST_TREATED as u64,
             steps in prop::collection::vec((0..4u32, 0..1500u64, prop::option::of(any::<bool>())), 0..4000),
         ) {
-            let (mut told, mut table) = (Told::default(), Table::default());
+            let (mut told, mut table) = (FlowTable::default(), Table::default());
             for n in 0..hog {
                 table.obey(told.want(Cookie(first_of(HOG) + n), HOG, Some(LIMITED)));
             }
@@ -204,7 +204,7 @@ mod tests {
             prop_assert_eq!(told.users.values().map(has).sum::<usize>(), told.places);
             let most = told.users.iter().filter(|(uid, _)| **uid != ROOT).map(|(_, user)| has(user)).max();
             for (uid, user) in told.users.iter().filter(|(_, user)| !user.waiting.is_empty()) {
-                prop_assert_eq!(told.places, MOST_TOLD);
+                prop_assert_eq!(told.places, MOST_TREATED);
                 let least = if *uid == ROOT { 0 } else { most.unwrap_or_default() };
                 prop_assert!(*uid == ROOT && most == Some(0) || has(user) + 1 >= least, "uid {}", uid);
             }

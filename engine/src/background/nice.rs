@@ -11,12 +11,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::action::{Action, Niced};
-use super::pause::PAUSE;
 use crate::back_off::BackOff;
-use crate::change::{Change, Setting, Subject, Value};
+use crate::change::{Change, Reason, Setting, Subject, Value};
 use crate::class::{By, Rules, Verdict};
-use crate::model::{Class, Nice, Process, ProcessId};
+use crate::model::{Class, Fingerprint, Nice, Process, ProcessId};
 use crate::turns::Turns;
 
 /// Each costs two walks over its threads, and two system calls a thread.
@@ -26,6 +24,41 @@ const CHOICE: u32 = 1;
 /// The same of what was set by hand.
 const HAND: u32 = u32::MAX;
 const NICE: &str = "nice 19, idle I/O class";
+
+#[derive(Debug)]
+pub enum Input {
+    /// The outcome of [`Action::Renice`].
+    Outcome { process: ProcessId, outcome: Outcome },
+    /// Threads of these processes that were made nice have been set to this by somebody else.
+    Taken(Vec<(ProcessId, u32, String)>),
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// All threads of this process, and what they start, run at nice 19 and in the idle I/O class for as long as this
+    /// cause is in force; None: it gets back what it had. Answered by an [`Outcome`].
+    Renice {
+        process: ProcessId,
+        cause: Option<u32>,
+        reason: Reason,
+    },
+    /// The causes that are in force from now on; what was reniced by another gets back what it had.
+    Causes(BTreeSet<u32>),
+}
+
+pub type Outcome = Result<Reniced, String>;
+
+/// What became of [`Action::Renice`].
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Reniced {
+    /// Threads for which it is news.
+    pub threads: u32,
+    /// What the main thread had, or gets back.
+    pub before: String,
+    /// Why none of its threads is changed, where none is.
+    pub left: Option<String>,
+}
 
 #[derive(Debug)]
 pub struct Niceness {
@@ -57,8 +90,7 @@ struct Ask {
     name: String,
     /// None: it gets back what it had.
     cause: Option<u32>,
-    rule: String,
-    why: String,
+    reason: Reason,
 }
 
 impl Niceness {
@@ -95,7 +127,7 @@ impl Niceness {
     fn causes_in_force(&self) -> Option<Action> {
         let numbers = self.causes.values().map(|cause| cause.number);
         let in_force = numbers.chain([CHOICE, HAND]).filter(|_| !self.is_paused).collect();
-        (self.is_on && !self.dry_run).then_some(Action::NiceCauses(in_force))
+        (self.is_on && !self.dry_run).then_some(Action::Causes(in_force))
     }
 
     /// What was made nice gets back what it had, as if no rule said anything, until it `is_paused` no longer; then all have to
@@ -106,7 +138,7 @@ impl Niceness {
         let held = std::mem::take(&mut self.held).into_keys();
         let changes = held.map(|id| {
             let values = (NICE.into(), Value::default());
-            change(id, "", values, PAUSE.to_owned(), why.to_owned(), !self.dry_run)
+            change(id, "", values, Reason::of_pause(why), !self.dry_run)
         });
         (self.causes_in_force(), changes.collect())
     }
@@ -158,7 +190,8 @@ impl Niceness {
     }
 
     /// There are no others.
-    pub fn keep(&mut self, present: &BTreeSet<ProcessId>) {
+    pub fn keep(&mut self, listed: &[Fingerprint]) {
+        let present: BTreeSet<ProcessId> = listed.iter().map(|listed| listed.id).collect();
         self.held.retain(|id, _| present.contains(id));
         self.pending.retain(|id, _| present.contains(id));
     }
@@ -181,13 +214,13 @@ impl Niceness {
 
     fn ask(&mut self, process: ProcessId) -> Option<Action> {
         let ask = self.pending.remove(&process)?;
-        let cause = ask.cause;
+        let (cause, reason) = (ask.cause, ask.reason.clone());
         self.asked.insert(process, ask);
-        Some(Action::Nice { process, cause })
+        Some(Action::Renice { process, cause, reason })
     }
 
     /// Returns the change, if there is one to tell of.
-    pub fn conclude(&mut self, now: Duration, id: ProcessId, outcome: Result<Niced, String>) -> Option<Change> {
+    pub fn conclude(&mut self, now: Duration, id: ProcessId, outcome: Outcome) -> Option<Change> {
         let ask = self.asked.remove(&id)?;
         let niced = match outcome {
             Ok(niced) => niced,
@@ -196,7 +229,7 @@ impl Niceness {
                 if !was_waiting {
                     self.back_off.failed(now);
                 }
-                let change = (!was_waiting).then(|| ask.change(id, &Niced::default(), false, &why));
+                let change = (!was_waiting).then(|| ask.change(id, &Reniced::default(), false, &why));
                 self.pending.entry(id).or_insert(ask);
                 return change;
             }
@@ -210,8 +243,8 @@ impl Niceness {
         }
         let made = niced.threads > 0 && !self.dry_run;
         let why = match &niced.left {
-            Some(left) => format!("{}; left as it is: {left}", ask.why),
-            None => ask.why.clone(),
+            Some(left) => format!("{}; left as it is: {left}", ask.reason.why),
+            None => ask.reason.why.clone(),
         };
         (made || self.dry_run || niced.left.is_some()).then(|| ask.change(id, &niced, made, &why))
     }
@@ -229,14 +262,11 @@ impl Niceness {
                 of.map(|of| of.place.clone())
             }
         };
-        Some(change(
-            id,
-            "",
-            (Value::default(), NICE.into()),
-            place?,
-            format!("inherited from process {}, which is background", is.by),
-            true,
-        ))
+        let reason = Reason {
+            rule: place?,
+            why: format!("inherited from process {}, which is background", is.by),
+        };
+        Some(change(id, "", (Value::default(), NICE.into()), reason, true))
     }
 }
 
@@ -253,13 +283,12 @@ fn ask(process: &Process, cause: Option<u32>, own: Option<&Verdict>) -> Ask {
         uid: process.uid,
         name: process.exe.clone(),
         cause,
-        rule,
-        why,
+        reason: Reason { rule, why },
     }
 }
 
 impl Ask {
-    fn change(&self, id: ProcessId, niced: &Niced, made: bool, why: &str) -> Change {
+    fn change(&self, id: ProcessId, niced: &Reniced, made: bool, why: &str) -> Change {
         let before = match niced.before.is_empty() {
             true => Value::default(),
             false => Value::from(niced.before.as_str()),
@@ -268,17 +297,22 @@ impl Ask {
             Some(_) => (before, NICE.into()),
             None => (NICE.into(), before),
         };
-        change(id, &self.name, values, self.rule.clone(), why.to_owned(), made)
+        let reason = Reason {
+            rule: self.reason.rule.clone(),
+            why: why.to_owned(),
+        };
+        change(id, &self.name, values, reason, made)
     }
 }
 
 /// Somebody else has set a thread's since.
 pub fn taken(id: ProcessId, tid: u32, now: &str) -> Change {
     let why = format!("thread {tid}: set by another tool; left alone from now on");
-    change(id, "", (NICE.into(), now.into()), "another tool".to_owned(), why, true)
+    let rule = "another tool".to_owned();
+    change(id, "", (NICE.into(), now.into()), Reason { rule, why }, true)
 }
 
-fn change(id: ProcessId, name: &str, (old, new): (Value, Value), rule: String, why: String, made: bool) -> Change {
+fn change(id: ProcessId, name: &str, (old, new): (Value, Value), Reason { rule, why }: Reason, made: bool) -> Change {
     Change {
         subject: Subject::Process { id },
         name: name.to_owned(),

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::Network;
+use super::Overview;
 use crate::downlink::WAITS;
 use crate::model::{Class, Cookie, Protocol};
 use crate::sockets::flows::Tracked;
@@ -15,28 +15,12 @@ const LEAST_MBIT: f64 = 0.5;
 /// What should pass a queue is seen there, but for the time between two looks.
 const SEEN: f64 = 0.5;
 
-impl Network {
-    /// After each look at what has been counted.
-    pub(super) fn compare_arriving(&mut self, now: Duration) {
+impl Overview<'_> {
+    /// Of each that receives in bulk, after a look at what has been counted: whether it passes by its queue.
+    pub fn bypasses(self, now: Duration) -> Vec<(Cookie, bool)> {
         let receiving = self.flows.iter().filter(|tracked| tracked.receiving.is_bulk());
-        let compared: Vec<(Cookie, bool)> = receiving
-            .filter_map(|tracked| Some((tracked.flow.cookie, self.is_bypass(tracked, now)?)))
-            .collect();
-        for (cookie, is_bypass) in compared {
-            if let Some(tracked) = self.flows.get_mut(cookie) {
-                tracked.trace.note_bypass(is_bypass);
-            }
-        }
-        let flows = &self.flows;
-        let judged = self
-            .downloads
-            .judge(now, |ifindex| flows.receivers(ifindex).any(is_late));
-        let background = self.flows.iter().filter(|tracked| {
-            let is_judged = judged.contains(&tracked.flow.ifindex);
-            is_judged && tracked.class == Class::Background
-        });
-        let background: Vec<Cookie> = background.map(|tracked| tracked.flow.cookie).collect();
-        self.control(now, &background);
+        let bypass = |tracked: &Tracked| Some((tracked.flow.cookie, self.is_bypass(tracked, now)?));
+        receiving.filter_map(bypass).collect()
     }
 
     /// The local ports of UDP sockets whose downloads are limited, or ordered: they may only receive.
@@ -64,7 +48,7 @@ impl Network {
 }
 
 /// Of bulk or background, that waits before it arrives.
-fn is_late(tracked: &Tracked) -> bool {
+pub fn is_late(tracked: &Tracked) -> bool {
     let waits = |(rtt, least): (Duration, Duration)| rtt.saturating_sub(least) >= WAITS;
     tracked.class > Class::Standard && tracked.receiving.rtts().is_some_and(waits)
 }

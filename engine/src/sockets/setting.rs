@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What limits one connection: from the limits that the policy wants to the values that are asked for next. Every
-//! setting goes the same way, each with its own value in force, request and outcome.
+//! One setting of one socket: from what a policy wants to the value that is asked for next. Every setting goes the same way,
+//! each with its own value in force, request, reason and outcome.
 //!
 //! A write of the clamp sets ssthresh to the clamp as well (`bpf_setsockopt`, TCP_BPF_SNDCWND_CLAMP), so
 //! that a raised clamp lets cwnd grow by slow start up to it. Hence: no write without need, lowering at
 //! once, raising in steps.
 
-use crate::change::{Setting, Value};
+use crate::change::{Reason, Setting, Value};
 use crate::model::{Cookie, Flow};
 use crate::share::Sharing;
 
@@ -18,17 +18,45 @@ const LOOSE: u32 = 2;
 /// kernel's write for a new connection and the report of it.
 const FOREIGN_AFTER_PASSES: u32 = 2;
 
-/// By which rule a setting has its value, and why.
-pub struct Grounds {
-    pub rule: String,
-    pub why: String,
+/// What is asked of one socket.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    pub cookie: Cookie,
+    pub settings: Vec<Wish>,
 }
 
-/// What is to be asked of one socket.
-pub type Wanted = (Cookie, Vec<(Setting, Value)>);
+/// `Unset` puts back what giveway found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wish {
+    pub setting: Setting,
+    pub value: Value,
+    pub reason: Reason,
+}
+
+/// What became of a wish.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    Applied,
+    /// The kernel repairs a loss just now; asked again in the next pass.
+    Deferred,
+    /// The walk was given up: the value may be on the socket, or may not. The next pass that shows the socket tells.
+    Unknown,
+    /// Another tool has set this value.
+    Foreign {
+        found: Value,
+    },
+    /// The socket is gone.
+    Gone,
+    /// The kernel refused, with this error.
+    Failed {
+        errno: String,
+    },
+    /// Nothing here can set it.
+    Unable,
+}
 
 /// The settings by which senders are limited.
-pub const SETTINGS: [Setting; 2] = [Setting::Cap, Setting::PacingRate];
+pub const OF_SENDERS: [Setting; 2] = [Setting::Cap, Setting::PacingRate];
 
 /// The settings of a socket that the monitor shows.
 pub fn shown_by(flow: &Flow) -> [(Setting, Value); 2] {
@@ -52,17 +80,18 @@ pub struct Terms {
 
 /// One setting of one socket.
 #[derive(Clone, Debug, Default)]
-pub struct Held {
-    /// What giveway put there.
+pub struct SettingState {
+    /// What giveway put there, and why.
     pub in_force: Value,
+    pub reason: Reason,
     /// What was there before, where that is known.
     pub before: Value,
     /// Asked for and not yet answered.
-    pub asked: Option<Value>,
+    pub asked: Option<(Value, Reason)>,
     /// The kernel put the last request off: nothing is asked before a pass has shown the socket anew.
     pub deferred: bool,
     /// Asked for in a walk that was given up: this may be on the socket.
-    pub unanswered: Option<Value>,
+    pub unanswered: Option<(Value, Reason)>,
     /// What the policy last wanted, and for which sharing.
     pub wanted: Option<(Sharing, Value)>,
     /// Another tool holds this setting; giveway leaves it alone.
@@ -70,9 +99,19 @@ pub struct Held {
     foreign_passes: u32,
 }
 
-impl Held {
+impl SettingState {
     pub fn may_change(&self) -> bool {
         !self.stepped_back && self.asked.is_none() && !self.deferred
+    }
+
+    /// What is asked for from now on, until it is answered.
+    pub fn ask(&mut self, setting: &Setting, value: Value, reason: Reason) -> Wish {
+        self.asked = Some((value.clone(), reason.clone()));
+        Wish {
+            setting: setting.clone(),
+            value,
+            reason,
+        }
     }
 
     /// The value to ask for now, where the policy wants this.
@@ -83,20 +122,22 @@ impl Held {
         }
         let wanted = settle(self.wanted.take(), terms, wanted);
         self.wanted = Some((terms.sharing, wanted.clone()));
-        let next = if is_cap {
+        if is_cap {
             next_cap(segments(&self.in_force), segments(&wanted), terms, flow.cwnd).map(Value::from)
         } else {
             (wanted != self.in_force || self.unanswered.is_some()).then_some(wanted)
-        };
-        self.asked.clone_from(&next);
-        next
+        }
     }
 
     /// Whether the value on the socket has stopped being what giveway thinks that it left there.
     pub fn doubt(&mut self, found: &Value) -> Option<Doubt> {
-        if self.asked.is_none() && self.unanswered.take().as_ref() == Some(found) && *found != self.in_force {
-            let before = std::mem::replace(&mut self.in_force, found.clone());
-            self.foreign_passes = 0;
+        if self.asked.is_none()
+            && let Some((value, reason)) = self.unanswered.take()
+            && value == *found
+            && value != self.in_force
+        {
+            let before = std::mem::replace(&mut self.in_force, value);
+            (self.reason, self.foreign_passes) = (reason, 0);
             return Some(Doubt::Written { before });
         }
         let ours = self.asked.is_some() || *found == self.in_force;

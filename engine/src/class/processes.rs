@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Classes of processes, so that a connection has its class from its first packet on, and background is nice on the CPU
-//! ([`super::nice`]) whether it sends or not. Input: once a second, which processes there are, and what was read of them.
+//! ([`crate::background::nice`]) whether it sends or not. Input: once a second, which processes there are, and what was read of them.
 //! Output: which to read, a bounded number at a time, what the queue is told of each, by which rule each hands its class on,
 //! and each verdict. One that lives for less than a second is not read. Bounded: the processes of a user, and
 //! all of them; the connections of others have their class when they are seen.
@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::action::Action;
-use super::classes::{COST_OF_A_STEP, Classes};
-use super::nice::Niceness;
-use crate::class::Meant;
+use super::active::Meant;
+use super::flows::{COST_OF_A_STEP, Classes};
+use super::{Itself, Verdict};
 use crate::model::{Fingerprint, Nice, Process, ProcessId, RuleId, Treatment};
+use crate::sockets::owners::Unidentified;
 use crate::turns::Turns;
 
 /// Entries of the kernel's table.
@@ -28,8 +29,8 @@ const ROOT: u32 = 0;
 const INIT: u32 = 1;
 
 #[derive(Debug, Default)]
-pub struct Early {
-    processes: BTreeMap<ProcessId, Known>,
+pub struct Processes {
+    processes: BTreeMap<ProcessId, KnownProcess>,
     /// Told of, and not listed yet.
     chosen: BTreeSet<ProcessId>,
     /// Of users whose processes have to be read.
@@ -42,8 +43,17 @@ pub struct Early {
     steps: u64,
 }
 
+/// What is said of a process itself, and what giveway has made of it.
 #[derive(Debug)]
-struct Known {
+pub struct JudgedProcess {
+    pub id: ProcessId,
+    pub process: Arc<Process>,
+    pub verdict: Option<Verdict>,
+    pub nice: Option<Nice>,
+}
+
+#[derive(Debug)]
+struct KnownProcess {
     fingerprint: Fingerprint,
     /// With this fingerprint.
     is_asked: bool,
@@ -61,9 +71,9 @@ struct Known {
     names: Option<RuleId>,
 }
 
-impl Early {
+impl Processes {
     /// These are there now, and no others.
-    pub fn observe(&mut self, listed: Vec<Fingerprint>, nice: &mut Niceness) -> Vec<Action> {
+    pub fn observe(&mut self, listed: Vec<Fingerprint>) -> (Vec<Action>, Option<Unidentified>) {
         let present: BTreeSet<ProcessId> = listed.iter().map(|listed| listed.id).collect();
         let mut actions = Vec::new();
         self.processes.retain(|id, known| {
@@ -75,7 +85,6 @@ impl Early {
         });
         let gone = self.chosen.extract_if(.., |id| !present.contains(id));
         actions.extend(gone.map(|id| tell(id, None)));
-        nice.keep(&present);
         let mut of_users = BTreeMap::<u32, usize>::new();
         for known in self.processes.values() {
             *of_users.entry(known.fingerprint.uid).or_default() += 1;
@@ -110,7 +119,7 @@ impl Early {
             if self.processes.len() < MOST_PROCESSES && has_room {
                 *own += 1;
                 of_all += usize::from(!is_roots);
-                let mut known = Known::new(fingerprint, names);
+                let mut known = KnownProcess::new(fingerprint, names);
                 // Whatever it was, it has to be told anew or taken back.
                 known.told = self.chosen.remove(&id).then(Treatment::default);
                 self.processes.insert(id, known);
@@ -126,13 +135,11 @@ impl Early {
                 known.is_asked = true;
             }
         }
-        if !unread.is_empty() {
-            actions.push(Action::Identify {
-                processes: unread.into_iter().map(|(_, id)| id).collect(),
-                cgroups: Vec::new(),
-            });
-        }
-        actions
+        let unidentified = (!unread.is_empty()).then(|| Unidentified {
+            processes: unread.into_iter().map(|(_, id)| id).collect(),
+            cgroups: Vec::new(),
+        });
+        (actions, unidentified)
     }
 
     /// This was chosen for it just now, and it has not been listed with that.
@@ -198,8 +205,8 @@ impl Early {
     }
 
     /// Judges those whose rules, or what is active, have changed, as far as one step allows: users in turns, of a user's
-    /// own the one first that was not judged for longest. The others are next.
-    pub fn judge(&mut self, classes: &Classes, nice: &mut Niceness) -> Vec<Action> {
+    /// own the one first that was not judged for longest. The others are next. Returns also what is said of each itself.
+    pub fn judge(&mut self, classes: &Classes) -> (Vec<Action>, Vec<JudgedProcess>) {
         let mut pending: Vec<(u32, u64, ProcessId)> = self
             .processes
             .iter()
@@ -209,7 +216,7 @@ impl Early {
         pending.sort_unstable_by_key(|(_, judged_at, id)| (*judged_at, *id));
         let pending = self.judges.order(pending.into_iter().map(|(uid, _, id)| (uid, id)));
         let mut left = COST_OF_A_STEP;
-        let mut actions = Vec::new();
+        let (mut actions, mut judged) = (Vec::new(), Vec::new());
         self.steps += 1;
         for (uid, id) in pending {
             let Some((known, process)) = self
@@ -226,25 +233,33 @@ impl Early {
             left = left.saturating_sub(cost);
             let (generation, meant) = classes.basis_of_process(&process);
             let verdict = classes.judge_process(&process);
-            let itself = classes.judge_itself(&process);
-            nice.judged(id, &process, itself.verdict.as_ref(), known.nice);
+            let Itself {
+                verdict: of_itself,
+                hands_on,
+            } = classes.judge_itself(&process);
             let treatment = classes.treatment_of_process(&process, verdict);
             known.judged = Some((generation, Arc::clone(meant)));
             known.judged_at = self.steps;
             // Whatever init starts is nobody's work.
-            known.hands_on = itself.hands_on.filter(|_| id.pid != INIT);
+            known.hands_on = hands_on.filter(|_| id.pid != INIT);
             actions.extend(known.name());
             self.judges.had(uid);
             if treatment != known.told {
                 known.told = treatment;
                 actions.push(tell(id, treatment));
             }
+            judged.push(JudgedProcess {
+                id,
+                process,
+                verdict: of_itself,
+                nice: known.nice,
+            });
         }
-        actions
+        (actions, judged)
     }
 }
 
-impl Known {
+impl KnownProcess {
     fn new(fingerprint: Fingerprint, names: Option<RuleId>) -> Self {
         Self {
             fingerprint,
@@ -297,19 +312,16 @@ mod tests {
         }
     }
 
-    fn asked(actions: &[Action]) -> Vec<u32> {
-        let asked = actions.iter().flat_map(|action| match action {
-            Action::Identify { processes, .. } => processes.clone(),
-            _ => Vec::new(),
-        });
+    fn asked((_, unidentified): (Vec<Action>, Option<Unidentified>)) -> Vec<u32> {
+        let asked = unidentified.into_iter().flat_map(|asked| asked.processes);
         asked.map(|id| id.pid).collect()
     }
 
     #[test]
     fn one_is_read_once_it_has_been_there_for_a_second_and_again_when_it_has_changed() {
-        let mut early = Early::default();
+        let mut processes = Processes::default();
         let changed = |image| Fingerprint { image, ..listed(5, 0) };
-        let mut observe = |listed: Vec<Fingerprint>| asked(&early.observe(listed, &mut Niceness::new(true, false)));
+        let mut observe = |listed: Vec<Fingerprint>| asked(processes.observe(listed));
         assert!(observe(vec![changed(1)]).is_empty());
         assert_eq!(observe(vec![changed(1), listed(6, 0)]), [5]);
         assert!(observe(vec![changed(1)]).is_empty());
@@ -320,29 +332,29 @@ mod tests {
 
     #[test]
     fn users_take_turns_and_none_fills_the_table() {
-        let mut early = Early::default();
+        let mut processes = Processes::default();
         let crowd = || {
             (0..10_000)
                 .map(|pid| listed(100 + pid, 1000))
                 .chain([listed(5, 0), listed(6, 7)])
         };
-        early.observe(crowd().collect(), &mut Niceness::new(true, false));
-        assert_eq!(early.processes.len(), OF_A_USER + 2);
-        let first = asked(&early.observe(crowd().collect(), &mut Niceness::new(true, false)));
+        processes.observe(crowd().collect());
+        assert_eq!(processes.processes.len(), OF_A_USER + 2);
+        let first = asked(processes.observe(crowd().collect()));
         assert_eq!(first.len(), READ_AT_ONCE);
         assert!(first.contains(&5) && first.contains(&6));
-        assert_eq!(early.left_out(), 10_000 - OF_A_USER);
+        assert_eq!(processes.left_out(), 10_000 - OF_A_USER);
     }
 
     #[test]
     fn all_users_together_leave_room_for_root() {
-        let mut early = Early::default();
+        let mut processes = Processes::default();
         let crowd = || (0..5000).map(|pid| listed(100 + pid, 1000 + pid / 500));
-        let mut observe = |listed: Vec<Fingerprint>| asked(&early.observe(listed, &mut Niceness::new(true, false)));
+        let mut observe = |listed: Vec<Fingerprint>| asked(processes.observe(listed));
         observe(crowd().collect());
         observe(crowd().chain([listed(5, ROOT)]).collect());
         assert!(observe(crowd().chain([listed(5, ROOT)]).collect()).contains(&5));
-        assert_eq!(early.processes.len(), OF_USERS + 1);
-        assert_eq!(early.left_out(), 5000 - OF_USERS);
+        assert_eq!(processes.processes.len(), OF_USERS + 1);
+        assert_eq!(processes.left_out(), 5000 - OF_USERS);
     }
 }

@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::action::Action;
-use super::classes::{COST_OF_A_STEP, Classes};
+use super::active::Meant;
+use super::flows::{COST_OF_A_STEP, Classes};
+use super::{MOST_PACKET_RULES, Verdict};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{MOST_PACKET_RULES, Meant, Verdict};
-use crate::model::{Forwarded, Treatment};
-use crate::status::ForwardedView;
+use crate::model::{Class, Forwarded, Treatment};
+use crate::sockets::owners::Unidentified;
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Asked {
@@ -27,10 +28,10 @@ pub const MOST_CGROUPS: usize = 1024;
 const ASKED_AT_ONCE: usize = 24;
 
 #[derive(Debug, Default)]
-pub struct Cgroups(BTreeMap<u64, Known>);
+pub struct Cgroups(BTreeMap<u64, KnownCgroup>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownCgroup {
     path: Option<Arc<str>>,
     asked: Asked,
     verdict: Verdict,
@@ -41,7 +42,7 @@ struct Known {
 
 impl Cgroups {
     /// These send, and no others. Returns the paths of those that do no more, and whose paths are asked for.
-    pub fn observe(&mut self, sending: &BTreeSet<u64>) -> (Vec<Arc<str>>, Option<Action>) {
+    pub fn observe(&mut self, sending: &BTreeSet<u64>) -> (Vec<Arc<str>>, Option<Unidentified>) {
         let ended = self.0.extract_if(.., |cgroup, _| !sending.contains(cgroup));
         let ended = ended.filter_map(|(_, known)| known.path).collect();
         for cgroup in sending {
@@ -59,7 +60,7 @@ impl Cgroups {
                 cgroups.push(*cgroup);
             }
         }
-        let ask = (!cgroups.is_empty()).then(|| Action::Identify {
+        let ask = (!cgroups.is_empty()).then(|| Unidentified {
             processes: Vec::new(),
             cgroups,
         });
@@ -124,22 +125,16 @@ impl Cgroups {
         self.0.values().filter_map(|known| known.path.as_deref())
     }
 
-    /// Those of which something is said.
-    pub fn views(&self) -> Vec<ForwardedView> {
-        let view = |known: &Known| {
-            let told = known.told?;
-            Some(ForwardedView {
-                cgroup: known.path.as_ref()?.to_string(),
-                class: told.treatment.class,
-                class_rule: known.verdict.rule.clone(),
-                class_why: known.verdict.why.clone(),
-            })
-        };
-        self.0.values().filter_map(view).collect()
+    /// Those of which something is said: path, class as it is served, and verdict.
+    pub fn verdicts(&self) -> impl Iterator<Item = (&str, Class, &Verdict)> {
+        self.0.values().filter_map(|known| {
+            let (path, told) = (known.path.as_deref()?, known.told?);
+            Some((path, told.treatment.class, &known.verdict))
+        })
     }
 }
 
-impl Known {
+impl KnownCgroup {
     fn is_judged_by(&self, (generation, meant): &(u64, &Arc<Meant>)) -> bool {
         let is_by = |(before, of): &(u64, Arc<Meant>)| before == generation && Arc::ptr_eq(of, meant);
         self.judged.as_ref().is_some_and(is_by)

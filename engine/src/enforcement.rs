@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether a queue acts on what a flow sends, where it was asked for: a rate limit, or a class that is an order of packets.
+//! Input: verdicts, links with their queues, devices, and in which queue packets of a flow were seen. Output: for each such
+//! flow the link that enforces it, or why none does; one change where what was asked for is not enforced, and one where it
+//! is again. Nothing is enforced here.
+//!
+//! A flow that leaves by a managed link is in that link's queue. One that leaves by another device may still be in one: the
+//! device may stand on a managed link (VLAN, macvlan, bridge, some tunnels). So admission notes in which queue it last put a
+//! packet of a socket, and that decides.
+//!
+//! Said once for a limit, or a class, and a device: users decide how many flows there are. Nor does a user decide how much is
+//! said of processes in other network namespaces.
+
+use serde::{Deserialize, Serialize};
+
+use crate::change::{Change, Setting, Value};
+use crate::class::flows::Classes;
+use crate::class::forwarded::Cgroups;
+use crate::class::{By, Verdict};
+use crate::downlink::{Downlink, Order, Way};
+use crate::model::{Class, Cookie, Flow, LimitNumber, Protocol, Rates};
+use crate::queue::links::Links;
+use crate::rate::mbit;
+use crate::sockets::flows::{Flows, Tracked};
+
+pub mod arriving;
+pub mod by_hand;
+pub mod chosen;
+pub mod deadlines;
+pub mod elsewhere;
+pub mod limit_use;
+pub mod shortfalls;
+pub mod traced;
+pub mod view;
+
+/// Successive looks in which it moved and was in no queue: ten a second at TCP, one a second at UDP.
+const UNSEEN_LOOKS: u8 = 3;
+const UNSEEN_LOOKS_OF_UDP: u8 = 2;
+/// What is said of an ended shortfall is said again no sooner.
+const REMEMBERED: std::time::Duration = std::time::Duration::from_secs(60);
+
+const PASSES_BY: &str = "it does not pass the queue for it: it may be masqueraded or translated on this host, arrive by a link that is \
+                         not managed, or in fragments";
+const NOT_ENFORCED: &str = "not enforced";
+const TABLE_IS_FULL: &str =
+    "the table of flows that the queue knows is full, and others of this user's have their places";
+
+#[derive(Debug)]
+pub enum Input {
+    /// Of the flows of [`Overview::to_be_traced`]: the link in whose queue a packet of each was
+    /// within the last moments; None: in none.
+    Traced(Vec<(Cookie, Option<u32>)>),
+    /// Processes for which something was chosen, and whose sockets are in another network namespace by now; all of them.
+    Elsewhere(Vec<elsewhere::Elsewhere>),
+}
+
+/// All that decides whether something is enforced, lent for one question.
+#[derive(Clone, Copy)]
+pub struct Overview<'a> {
+    pub flows: &'a Flows,
+    pub classes: &'a Classes,
+    pub forwarded: &'a Cgroups,
+    pub links: &'a Links,
+    pub uploads: &'a Downlink,
+    pub downloads: &'a Downlink,
+    /// Why nothing is in force for a while.
+    pub paused: Option<&'a str>,
+}
+
+/// Where it is enforced, or why it is not.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Enforcement {
+    /// The link that holds the flow's packets.
+    #[serde(default)]
+    pub enforced_by: Option<String>,
+    /// Why they are in none.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// The same for programs.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cause: Option<Cause>,
+}
+
+/// Why something is not enforced.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    DryRun,
+    Paused,
+    /// The table of flows that the queue knows is full.
+    TableFull,
+    /// The link is managed, and has no queue of giveway's.
+    NoQueue,
+    /// It leaves by a device that is not managed.
+    NotManaged,
+    /// It stays on this host.
+    Loopback,
+    /// It stays in the link's own subnets, which `local` leaves out of the queue.
+    Local,
+    /// No packet has reached a managed link.
+    NotSeen,
+    /// What arrives for it does not pass the queue of its limit.
+    PassesBy,
+    /// Of a newer version.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+/// Why it is not enforced, for programs and for people.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+struct Lack {
+    cause: Cause,
+    reason: String,
+}
+
+/// What is asked for of what is sent, or received.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Asked {
+    Upload(LimitNumber),
+    Class(Class),
+    Download(LimitNumber),
+}
+
+impl Lack {
+    fn of(cause: Cause, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self { cause, reason }
+    }
+}
+
+impl Asked {
+    /// What only a queue gives: of what nobody said, nothing is missing.
+    fn of(verdict: &Verdict) -> Option<Self> {
+        let is_said = matches!(
+            verdict.by,
+            By::Hand | By::Name | By::Choice | By::Rule | By::Inheritance
+        );
+        let is_order = matches!(verdict.class, Class::Background | Class::Stream);
+        let class = (is_said && is_order).then_some(Self::Class(verdict.class));
+        verdict.limits.up.map(Self::Upload).or(class)
+    }
+
+    fn of_way(verdict: &Verdict, way: Way) -> Option<Self> {
+        match way {
+            Way::Sent => Self::of(verdict),
+            Way::Received => verdict.limits.down.map(Self::Download),
+        }
+    }
+}
+
+impl Tracked {
+    fn is_unseen(&self) -> bool {
+        let looks = match self.flow.protocol {
+            Protocol::Tcp => UNSEEN_LOOKS,
+            Protocol::Udp => UNSEEN_LOOKS_OF_UDP,
+        };
+        self.trace.unseen_looks >= looks
+    }
+}
+
+impl<'a> Overview<'a> {
+    /// Why nothing at all is enforced.
+    fn shortfall_of_all(&self) -> Option<Lack> {
+        if self.links.dry_run() {
+            return Some(Lack::of(Cause::DryRun, "a dry run changes nothing"));
+        }
+        self.paused
+            .map(|why| Lack::of(Cause::Paused, format!("giveway is paused: {why}")))
+    }
+
+    /// The link that has a queue for it. None where it is not known yet.
+    fn found(&self, asked: Asked, tracked: &Tracked) -> Option<Result<String, Lack>> {
+        if let Some(why) = self.shortfall_of_all() {
+            return Some(Err(why));
+        }
+        let Tracked { flow, trace, .. } = tracked;
+        // Of one that was named the queue knows by its address.
+        let is_told = self.classes.is_told(flow.cookie);
+        if !is_told && tracked.judged.verdict.by != By::Name {
+            return Some(Err(Lack::of(Cause::TableFull, TABLE_IS_FULL)));
+        }
+        if let Some(served) = self.served(asked, tracked, flow.ifindex) {
+            return Some(served);
+        }
+        if let Some(on) = trace.seen_on {
+            return self.served(asked, tracked, on);
+        }
+        let device = self.classes.devices().get(&flow.ifindex);
+        let is_unseen = tracked.is_unseen() || device.is_some_and(|device| device.is_loopback) || !is_told;
+        is_unseen.then(|| Err(self.why_unmanaged(flow)))
+    }
+
+    /// By this link, if it is managed.
+    fn served(&self, asked: Asked, tracked: &Tracked, ifindex: u32) -> Option<Result<String, Lack>> {
+        let served = self.links.serves(ifindex)?;
+        let lack = |why| Lack::of(Cause::NoQueue, why);
+        if matches!(asked, Asked::Upload(_)) {
+            let not_yet = || Err("upload limits have not been put up yet".to_owned());
+            let limited = self.uploads.serves(ifindex).unwrap_or_else(not_yet);
+            return Some(limited.map_err(lack));
+        }
+        let link = match served {
+            Ok(link) => link,
+            Err(why) => return Some(Err(lack(why))),
+        };
+        // A stream goes before other local traffic.
+        let is_behind = asked == Asked::Class(Class::Background);
+        if is_behind && self.links.spares(ifindex, tracked.flow.remote.ip()) {
+            let why =
+                format!("it stays in the own subnets of {link}, whose traffic `local = \"unlimited\"` leaves out");
+            return Some(Err(Lack::of(Cause::Local, why)));
+        }
+        Some(Ok(link))
+    }
+
+    fn why_unmanaged(&self, flow: &Flow) -> Lack {
+        match self.classes.devices().get(&flow.ifindex) {
+            Some(device) if device.is_loopback => {
+                Lack::of(Cause::Loopback, format!("it stays on this host ({})", device.name))
+            }
+            Some(device) => Lack::of(
+                Cause::NotManaged,
+                format!(
+                    "it leaves by {}, which is not managed ({})",
+                    device.shown(),
+                    self.links.how_to_manage(&device.name)
+                ),
+            ),
+            None => Lack::of(Cause::NotSeen, "none of its packets reaches a managed link"),
+        }
+    }
+
+    /// The same of what it receives.
+    fn found_received(&self, tracked: &Tracked) -> Option<Result<String, Lack>> {
+        if let Some(why) = self.shortfall_of_all() {
+            return Some(Err(why));
+        }
+        let Tracked { flow, trace, .. } = tracked;
+        let is_told = self.classes.is_told(flow.cookie);
+        if !is_told {
+            return Some(Err(Lack::of(Cause::TableFull, TABLE_IS_FULL)));
+        }
+        if let Some(served) = self.downloads.serves(flow.ifindex) {
+            let served = served.map_err(|why| Lack::of(Cause::NoQueue, why));
+            return Some(match trace.passes_by() {
+                true => served.and(Err(Lack::of(Cause::PassesBy, PASSES_BY))),
+                false => served,
+            });
+        }
+        let device = self.classes.devices().get(&flow.ifindex);
+        if let Some(tunnel) = device.filter(|device| device.is_tunnel()) {
+            let how = self.links.how_to_manage(&tunnel.name);
+            let why = format!("it arrives within {}, which is not managed ({how})", tunnel.shown());
+            return Some(Err(Lack::of(Cause::NotManaged, why)));
+        }
+        if let Some(on) = trace.seen_on {
+            let served = self.downloads.serves(on)?;
+            return Some(served.map_err(|why| Lack::of(Cause::NoQueue, why)));
+        }
+        let is_unseen = tracked.is_unseen() || device.is_some_and(|device| device.is_loopback);
+        is_unseen.then(|| Err(self.why_unmanaged(flow)))
+    }
+
+    fn found_way(&self, asked: Asked, tracked: &Tracked, way: Way) -> Option<Result<String, Lack>> {
+        match way {
+            Way::Sent => self.found(asked, tracked),
+            Way::Received => self.found_received(tracked),
+        }
+    }
+
+    fn enforcement(&self, asked: Asked, tracked: &Tracked, way: Way) -> Enforcement {
+        let not_yet = || Lack::of(Cause::NotSeen, "none of its packets has reached a managed link yet");
+        match self.found_way(asked, tracked, way).unwrap_or_else(|| Err(not_yet())) {
+            Ok(link) => Enforcement {
+                enforced_by: Some(link),
+                ..Enforcement::default()
+            },
+            Err(Lack { cause, reason }) => Enforcement {
+                enforced_by: None,
+                reason: Some(reason),
+                cause: Some(cause),
+            },
+        }
+    }
+
+    /// By which link.
+    pub fn ordered_by(&self, tracked: &Tracked) -> Option<(&str, &Order)> {
+        let gives_way = tracked.class > Class::Standard && tracked.judged.verdict.limits.down.is_none();
+        let order = gives_way.then(|| self.downloads.orders(tracked.flow.ifindex)).flatten();
+        order.filter(|_| !self.links.spares(tracked.flow.ifindex, tracked.flow.remote.ip()))
+    }
+
+    fn is_loopback(&self, ifindex: u32) -> bool {
+        let device = self.classes.devices().get(&ifindex);
+        device.is_some_and(|device| device.is_loopback)
+    }
+
+    fn shown(&self, asked: Asked) -> (Setting, String) {
+        match asked {
+            Asked::Class(class) => (Setting::Class, class.name().to_owned()),
+            Asked::Upload(number) => (Setting::RateLimit, self.rate_shown(number, |rates| rates.up)),
+            Asked::Download(number) => (Setting::DownloadLimit, self.rate_shown(number, |rates| rates.down)),
+        }
+    }
+
+    fn rate_shown(&self, number: LimitNumber, rate: fn(Rates) -> Option<u64>) -> String {
+        let mbit = self.rate_mbit(number, rate);
+        mbit.map_or("lifted".to_owned(), |mbit| format!("{mbit} Mbit/s"))
+    }
+
+    fn rate_mbit(&self, number: LimitNumber, rate: fn(Rates) -> Option<u64>) -> Option<f64> {
+        let limit = self.classes.limit(number)?;
+        rate(limit.rates).map(mbit)
+    }
+}
+
+/// Whether it says that something that was asked for is not enforced.
+pub fn is_shortfall(change: &Change) -> bool {
+    change.new == Value::from(NOT_ENFORCED)
+}

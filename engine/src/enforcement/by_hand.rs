@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What was set by hand, with the flows that each holds for, what its queues let pass, and why it does not hold for some; for
+//! `status` and the lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::Overview;
+use super::limit_use::passing as passing_of;
+use super::view::LimitsView;
+use crate::class::by_hand::{SetByHand, Target, is_in};
+use crate::class::hand::holds_for_flow;
+use crate::downlink::Passing;
+use crate::model::{ChosenLimit, Class, LimitNumber, Process, Rates};
+use crate::queue::BackgroundFlow;
+use crate::rate;
+use crate::sockets::flows::Tracked;
+
+/// Of why a limit does not hold for all of its flows.
+const MOST_REASONS: usize = 4;
+const ROOT: u32 = 0;
+
+/// What is set, and what becomes of it.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct HandView {
+    #[serde(flatten)]
+    pub set: SetByHand,
+    /// Flows that it holds for now.
+    pub flows: usize,
+    /// That its limit allows to be sent and received, and what its queues let pass of that, headers included; None without a
+    /// limit, and where it holds on no link.
+    pub upload_limit_mbit: Option<f64>,
+    pub download_limit_mbit: Option<f64>,
+    pub sent_mbit: Option<f64>,
+    pub received_mbit: Option<f64>,
+    /// Why its limit, or its class, does not hold for some of these flows, or of what is forwarded.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub not_enforced: BTreeSet<String>,
+}
+
+impl Overview<'_> {
+    /// Flows to this destination, of this user's or, for root, anybody's.
+    pub fn flows_to(&self, destination: &BackgroundFlow, uid: u32) -> usize {
+        let is_it = |tracked: &&Tracked| {
+            let is_own = uid == ROOT || tracked.known().2 == uid;
+            is_own && destination.matches(&tracked.flow)
+        };
+        self.flows.iter().filter(is_it).count()
+    }
+
+    /// The lowest class that any of its flows has now: its limit stands there.
+    pub fn class_by_hand(&self, set: &SetByHand) -> Class {
+        let flows = self.flows.iter().filter(|tracked| holds_for_flow(set, tracked));
+        let of_flows = flows.map(|tracked| tracked.class).max();
+        set.class.or(of_flows).unwrap_or(Class::Standard)
+    }
+
+    pub fn by_hand_views(&self) -> Vec<HandView> {
+        let [uploads, downloads] = [&self.uploads, &self.downloads].map(|way| passing_of(&way.view()));
+        let view = |set: &SetByHand| {
+            let rates = set.limit.map(|limit| limit.rates).unwrap_or_default();
+            let passing = |of: &BTreeMap<LimitNumber, Passing>| Some(of.get(&set.limit?.number)?.passing_mbit);
+            let flows: Vec<&Tracked> = self
+                .flows
+                .iter()
+                .filter(|tracked| holds_for_flow(set, tracked))
+                .collect();
+            let lacks = flows.iter().filter_map(|tracked| self.limits_view(tracked));
+            HandView {
+                set: set.clone(),
+                flows: flows.len(),
+                not_enforced: {
+                    let of_limit = set
+                        .limit
+                        .map(|_| lacks.flat_map(LimitsView::reasons).collect::<BTreeSet<_>>());
+                    let of_limit = of_limit.unwrap_or_default().into_iter().take(MOST_REASONS);
+                    let others: BTreeSet<String> = flows
+                        .iter()
+                        .flat_map(|tracked| self.in_place_of(set, tracked))
+                        .collect();
+                    of_limit
+                        .chain(others.into_iter().take(MOST_REASONS))
+                        .chain(self.unordered(set))
+                        .collect()
+                },
+                upload_limit_mbit: rates.up.map(rate::mbit),
+                download_limit_mbit: rates.down.map(rate::mbit),
+                sent_mbit: rates.up.and_then(|_| passing(&uploads)),
+                received_mbit: rates.down.and_then(|_| passing(&downloads)),
+            }
+        };
+        self.classes.hand().all().iter().map(view).collect()
+    }
+
+    /// The limits that hold for the flow in place of this one.
+    fn in_place_of(&self, set: &SetByHand, tracked: &Tracked) -> Vec<String> {
+        let Some(ChosenLimit { number, rates }) = set.limit else {
+            return Vec::new();
+        };
+        let limits = tracked.judged.verdict.limits;
+        let ways = [(rates.up, limits.up), (rates.down, limits.down)];
+        let others = ways.into_iter().filter(|(rate, _)| rate.is_some());
+        let others = others.filter_map(|(_, holds)| holds.filter(|holds| *holds != number));
+        others
+            .map(|other| format!("{} holds in place of it", self.limit_shown(other)))
+            .collect()
+    }
+
+    fn limit_shown(&self, number: LimitNumber) -> String {
+        if let Some(place) = self.classes.rule_of_limit(number) {
+            return format!("the limit of the rule at {place}, which all its flows share,");
+        }
+        match self.classes.target_of_limit(number) {
+            Some(target) => format!("the limit that is set for {}", target.shown()),
+            None => "the limit of its command (`giveway exec`)".to_owned(),
+        }
+    }
+
+    /// The limits of rules that bind this process, whatever limit a user who is not root chooses for it.
+    pub fn rules_that_bind(&self, process: &Process, rates: Rates) -> Vec<String> {
+        let limits = self.classes.limits_by_rules(process);
+        let ways = [(rates.up, limits.up), (rates.down, limits.down)];
+        let bound: BTreeSet<LimitNumber> = ways.into_iter().filter_map(|(rate, holds)| rate.and(holds)).collect();
+        bound
+            .into_iter()
+            .map(|number| format!("{} holds in place of it", self.limit_shown(number)))
+            .collect()
+    }
+
+    /// What a container receives has no class here.
+    fn unordered(&self, set: &SetByHand) -> Option<String> {
+        let Target::Cgroup { path, .. } = &set.target else {
+            return None;
+        };
+        let is_limited = set.limit.is_some_and(|limit| limit.rates.down.is_some());
+        let yields = !is_limited && set.class.is_some_and(|class| class > Class::Standard);
+        let is_ordered = self.downloads.ordering().next().is_some();
+        let is_container = yields && is_ordered && self.forwarded.paths().any(|of| is_in(of, path));
+        is_container.then(|| {
+            "what a container with a network of its own receives is not ordered by its class: set a download limit for it"
+                .to_owned()
+        })
+    }
+}

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! This device's part of the managed link: asks the policy how much each connection may have, and requests what differs.
+//! Input: flows, and the link with the others on it. Output: requests with their reasons, the table of caps for new connections,
+//! and what neighbours are to be told. What becomes of a request is [`crate::sockets::requests`]'s business.
+
+use std::time::Duration;
+
+use crate::change::{Change, Reason, Value};
+use crate::model::Cookie;
+use crate::peers::codec::MAX_SENDERS;
+use crate::peers::{Neighbourhood, Sender, UNLIMITED_KBIT};
+use crate::queue::traffic::QueueCounters;
+use crate::share::{Allotment, Limits, Link, Member, Sharing};
+use crate::sockets::flows::{Flows, Tracked};
+use crate::sockets::setting::{OF_SENDERS, Request, SettingState, Terms};
+
+/// A change of what is wanted is told at once no more often than that.
+const BETWEEN_DEMANDS: Duration = Duration::from_secs(1);
+
+/// Why a limit was lifted that a policy would have kept.
+pub(crate) const ELSEWHERE: &str = "the connection no longer leaves by the managed interface";
+
+/// The managed link as it is now, and the others on it.
+#[derive(Clone, Copy)]
+pub struct Medium<'a> {
+    /// None: there is no such link.
+    pub ifindex: Option<u32>,
+    pub neighbours: &'a Neighbourhood,
+    pub queue: Option<&'a QueueCounters>,
+}
+
+/// The caps for connections yet to come by this link, by the RTT of their handshake; 0: none.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CapTable {
+    pub ifindex: u32,
+    pub caps: Vec<u32>,
+}
+
+/// What neighbours are to hear of without delay.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum DemandChange {
+    Stopped,
+    Started,
+    Other,
+}
+
+pub struct Limiter {
+    policy: Box<dyn Allotment>,
+    sharing: Sharing,
+    /// Connections of ours that have more to send than they may, as the neighbours were last told.
+    wanting_told: usize,
+    /// When a change of that was last told at once.
+    demand_told: Duration,
+    /// The RTTs at which the kernel distinguishes new connections, ascending, and the last table asked for.
+    rtt_resolution: Vec<Duration>,
+    table: CapTable,
+}
+
+impl Limiter {
+    pub fn new(policy: Box<dyn Allotment>, rtt_resolution: Vec<Duration>) -> Self {
+        Self {
+            policy,
+            sharing: Sharing::default(),
+            wanting_told: 0,
+            demand_told: Duration::ZERO,
+            table: CapTable {
+                ifindex: 0,
+                caps: vec![0; rtt_resolution.len()],
+            },
+            rtt_resolution,
+        }
+    }
+
+    pub fn policy(&self) -> &dyn Allotment {
+        &*self.policy
+    }
+
+    pub fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    pub fn link<'a>(&self, medium: Medium<'a>) -> Link<'a> {
+        Link {
+            sharing: self.sharing,
+            neighbours: medium.neighbours,
+            queue: medium.queue,
+        }
+    }
+
+    /// The managed interface is another.
+    pub fn forget(&mut self) {
+        self.policy.forget();
+    }
+
+    /// Whether the devices that send are others than when they were counted last.
+    pub fn is_outdated(&self, neighbours: &Neighbourhood) -> bool {
+        devices(neighbours, self.sharing.connections) != self.sharing.devices
+    }
+
+    /// How many share the link now, if that is news, and what neighbours are to hear of it.
+    pub fn count(
+        &mut self,
+        now: Duration,
+        flows: &Flows,
+        medium: Medium<'_>,
+    ) -> (Option<Sharing>, Option<DemandChange>) {
+        let connections = senders(flows, medium).count() as u32;
+        let sharing = Sharing {
+            devices: devices(medium.neighbours, connections),
+            connections,
+        };
+        let before = std::mem::replace(&mut self.sharing, sharing);
+        // It takes of what starts may take of the air: seldom, and not where nobody goes by it.
+        let is_time = now.saturating_sub(self.demand_told) >= BETWEEN_DEMANDS;
+        let is_other = || self.policy.shares_by_demand() && is_time && wanting(flows, medium) != self.wanting_told;
+        let change = match connections {
+            0 if before.connections > 0 => Some(DemandChange::Stopped),
+            more if more > before.connections => Some(DemandChange::Started),
+            1.. if is_other() => Some(DemandChange::Other),
+            _ => None,
+        };
+        if change == Some(DemandChange::Other) {
+            self.demand_told = now;
+        }
+        ((sharing != before).then_some(sharing), change)
+    }
+
+    /// What neighbours are told. What does not fit into a report is not even looked at.
+    pub fn told(&self, flows: &Flows, medium: Medium<'_>) -> Vec<Sender> {
+        let demand = self.policy.demand();
+        let told = senders(flows, medium).map(|tracked| describe(tracked, demand));
+        told.take(MAX_SENDERS).collect()
+    }
+
+    pub fn note_told(&mut self, flows: &Flows, medium: Medium<'_>) {
+        self.wanting_told = wanting(flows, medium);
+    }
+
+    /// Limits of those that send.
+    pub fn limit_senders(
+        &mut self,
+        now: Duration,
+        flows: &mut Flows,
+        medium: Medium<'_>,
+        is_pass: bool,
+    ) -> Vec<Request> {
+        let members: Vec<Member> = senders(flows, medium).filter_map(Tracked::member).collect();
+        let link = self.link(medium);
+        let limits = self.policy.allot(now, &link, &members);
+        let terms = Terms {
+            sharing: self.sharing,
+            settled_within: self.policy.settled_within(),
+            may_raise: is_pass,
+            lifts_at_once: self.policy.lifts_at_once(),
+        };
+        let mut requests = Vec::new();
+        for (member, limits) in members.iter().zip(limits) {
+            let Some(tracked) = flows.get_mut(member.cookie) else {
+                continue;
+            };
+            let rtt = tracked.rtt().unwrap_or_default();
+            let mut settings = Vec::new();
+            for setting in OF_SENDERS {
+                let value = limits.of(&setting);
+                if value == Value::default() && !tracked.settings.contains_key(&setting) {
+                    continue;
+                }
+                let state = tracked.settings.entry(setting.clone()).or_default();
+                if let Some(value) = state.next(&setting, terms, value, &tracked.flow) {
+                    settings.push(state.ask(&setting, value, self.reason(&link, rtt)));
+                }
+            }
+            requests.push(Request {
+                cookie: member.cookie,
+                settings,
+            });
+        }
+        requests
+    }
+
+    /// Limits that are left over from busier times: of connections that no longer leave by the managed interface they
+    /// are lifted, of those that have nothing to send now they are raised to what a new one would get.
+    pub fn limit_idle(&self, flows: &mut Flows, medium: Medium<'_>) -> Vec<Request> {
+        let link = self.link(medium);
+        let newcomer = self.policy.newcomer(&link);
+        let of_socket = |tracked: &mut Tracked| {
+            let rtt = tracked.rtt()?;
+            // 0: no route is chosen at the moment, which is no evidence.
+            let is_elsewhere = ![Some(0), medium.ifindex].contains(&Some(tracked.flow.ifindex));
+            let (limits, is_idle) = match is_elsewhere {
+                true => (Limits::default(), true),
+                false => (newcomer(rtt), !tracked.sending),
+            };
+            let reason = || match is_elsewhere {
+                true => self.because(ELSEWHERE.to_owned()),
+                false => self.reason(&link, rtt),
+            };
+            let of_senders = tracked.settings.iter_mut();
+            let settings = of_senders
+                .filter(|(setting, _)| OF_SENDERS.contains(setting))
+                .filter_map(|(setting, state)| {
+                    let wish = limits.of(setting);
+                    let is_less = if is_elsewhere { is_other } else { is_less };
+                    (is_idle && state.may_change() && is_less(state, &wish)).then(|| state.ask(setting, wish, reason()))
+                });
+            Some(Request {
+                settings: settings.collect(),
+                cookie: tracked.flow.cookie,
+            })
+        };
+        let limited = flows.iter_mut().filter(|tracked| !tracked.settings.is_empty());
+        limited.filter_map(of_socket).collect()
+    }
+
+    /// The table for connections yet to come, where it is another; `is_on`: false takes all caps back.
+    pub fn limit_new(&mut self, medium: Medium<'_>, is_on: bool) -> Option<CapTable> {
+        let caps: Vec<u32> = match medium.ifindex {
+            Some(_) if is_on => {
+                let newcomer = self.policy.newcomer(&self.link(medium));
+                let rtts = self.rtt_resolution.iter();
+                rtts.map(|rtt| newcomer(*rtt).cwnd.unwrap_or(0)).collect()
+            }
+            _ => vec![0; self.rtt_resolution.len()],
+        };
+        let is_empty = caps.iter().all(|cap| *cap == 0);
+        let table = CapTable {
+            ifindex: medium.ifindex.filter(|_| !is_empty).unwrap_or(0),
+            caps,
+        };
+        (table != self.table).then(|| {
+            self.table.clone_from(&table);
+            table
+        })
+    }
+
+    /// The kernel gave this connection its cap by that table.
+    pub fn note_capped(
+        &self,
+        flows: &mut Flows,
+        medium: Medium<'_>,
+        (cookie, cap): (Cookie, u32),
+        made: bool,
+    ) -> Change {
+        let link = Link {
+            sharing: self.sharing.with_one_more(),
+            ..self.link(medium)
+        };
+        let rtt = flows.get(cookie).and_then(Tracked::rtt).unwrap_or_default();
+        let why = format!("a new connection; {}", self.policy.reason(&link, rtt));
+        flows.note_capped(cookie, cap, self.because(why), made)
+    }
+
+    fn reason(&self, link: &Link<'_>, rtt: Duration) -> Reason {
+        self.because(self.policy.reason(link, rtt))
+    }
+
+    fn because(&self, why: String) -> Reason {
+        Reason {
+            rule: self.policy.name().to_owned(),
+            why,
+        }
+    }
+}
+
+fn is_other(state: &SettingState, wish: &Value) -> bool {
+    state.in_force != Value::default() && state.in_force != *wish
+}
+
+/// What is in force allows less.
+fn is_less(state: &SettingState, wish: &Value) -> bool {
+    match (&state.in_force, wish) {
+        (Value::Unset(()), _) => false,
+        (Value::Number(now), Value::Number(wish)) => wish > now,
+        (now, wish) => now != wish,
+    }
+}
+
+fn senders<'a>(flows: &'a Flows, medium: Medium<'_>) -> impl Iterator<Item = &'a Tracked> {
+    let of_link = medium.ifindex.into_iter();
+    of_link.flat_map(|ifindex| flows.senders(ifindex))
+}
+
+/// Connections of ours that have more to send than they may, of those that a report has room for.
+fn wanting(flows: &Flows, medium: Medium<'_>) -> usize {
+    let told = senders(flows, medium).take(MAX_SENDERS);
+    told.filter(|tracked| tracked.wants_more).count()
+}
+
+/// Those that send, this one with so many connections.
+fn devices(neighbours: &Neighbourhood, connections: u32) -> u32 {
+    neighbours.sending_devices() as u32 + u32::from(connections > 0)
+}
+
+/// A sender as it is reported to the neighbours.
+fn describe(tracked: &Tracked, demand: Option<f64>) -> Sender {
+    let flow = &tracked.flow;
+    let small = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+    Sender {
+        cwnd_segments: flow.cwnd,
+        min_rtt_us: flow.min_rtt_us.unwrap_or(flow.srtt_us),
+        srtt_us: flow.srtt_us,
+        queue_bytes: small(flow.unsent_bytes + flow.unacked_bytes),
+        ca_state: flow.ca_state,
+        delivery_rate_kbit: small(flow.delivery_rate_bytes_per_s / 125),
+        retransmits: flow.retransmits,
+        class: tracked.class,
+        demand_kbit: demand.map_or(UNLIMITED_KBIT, |rate| (rate / 125.0) as u32),
+    }
+}

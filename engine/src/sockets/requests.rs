@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What becomes of the settings that are asked for. Input: the outcome of each wish, settings that somebody else has set, and
+//! those whose values are in doubt. Output: the changes, each with the reason of its wish, and what is asked once more.
+
+use crate::change::{Change, Reason, Setting, Subject, Value};
+use crate::model::Cookie;
+use crate::sockets::flows::{Flows, Tracked};
+use crate::sockets::setting::{Doubt, Outcome, Request, shown_by};
+
+/// What an outcome means.
+#[derive(Debug)]
+pub enum Conclusion {
+    Nothing,
+    Changed(Change),
+    /// The socket is no more.
+    Gone,
+}
+
+impl From<Option<Change>> for Conclusion {
+    fn from(change: Option<Change>) -> Self {
+        change.map_or(Self::Nothing, Self::Changed)
+    }
+}
+
+impl Flows {
+    /// `made`: false in a dry run.
+    pub fn conclude(&mut self, cookie: Cookie, setting: &Setting, outcome: Outcome, made: bool) -> Conclusion {
+        let state = self
+            .get_mut(cookie)
+            .and_then(|tracked| tracked.settings.get_mut(setting));
+        let Some((state, (asked, reason))) = state.and_then(|state| state.asked.take().map(|asked| (state, asked)))
+        else {
+            return Conclusion::Nothing;
+        };
+        let old = state.in_force.clone();
+        let refused = |why: String| Reason {
+            why,
+            rule: reason.rule.clone(),
+        };
+        let (values, reason, made) = match outcome {
+            Outcome::Applied => {
+                state.unanswered = None;
+                (state.in_force, state.reason) = (asked.clone(), reason.clone());
+                ((old, asked), reason, made)
+            }
+            Outcome::Deferred => {
+                state.deferred = true;
+                return Conclusion::Nothing;
+            }
+            Outcome::Unknown => {
+                (state.deferred, state.unanswered) = (true, Some((asked, reason)));
+                return Conclusion::Nothing;
+            }
+            Outcome::Gone => {
+                self.forget(cookie);
+                return Conclusion::Gone;
+            }
+            Outcome::Foreign { found } => {
+                return self.step_back(cookie, setting, found, &reason.rule, made).into();
+            }
+            Outcome::Failed { errno } => {
+                state.stepped_back = true;
+                let why = format!("the kernel refused it ({errno}); this setting is left alone from now on");
+                ((old, asked), refused(why), false)
+            }
+            Outcome::Unable => {
+                state.stepped_back = true;
+                let why = "giveway does not set this here: `giveway status` says why, under degraded".to_owned();
+                ((old, asked), refused(why), false)
+            }
+        };
+        Conclusion::Changed(change(self.get(cookie), cookie, setting, values, reason, made))
+    }
+
+    /// Somebody else has set this. `rule`: by which giveway would have, where it never has.
+    pub fn step_back(
+        &mut self,
+        cookie: Cookie,
+        setting: &Setting,
+        found: Value,
+        rule: &str,
+        made: bool,
+    ) -> Option<Change> {
+        let state = self.get_mut(cookie)?.settings.get_mut(setting)?;
+        state.stepped_back = true;
+        let values = (std::mem::take(&mut state.in_force), found);
+        let by = std::mem::take(&mut state.reason).rule;
+        let reason = Reason {
+            rule: if by.is_empty() { rule.to_owned() } else { by },
+            why: "another tool has set it; giveway leaves it alone from now on".to_owned(),
+        };
+        Some(change(self.get(cookie), cookie, setting, values, reason, made))
+    }
+
+    /// Values were seen that giveway did not set.
+    pub fn resolve(&mut self, doubtful: Vec<(Cookie, Setting, Doubt)>, rule: &str) -> (Vec<Change>, Vec<Request>) {
+        let (mut changes, mut requests) = (Vec::new(), Vec::new());
+        for (cookie, setting, doubt) in doubtful {
+            let Some(tracked) = self.get_mut(cookie) else { continue };
+            let shown = shown_by(&tracked.flow).into_iter().find(|(shown, _)| *shown == setting);
+            let found = shown.map(|(_, found)| found).unwrap_or_default();
+            let state = tracked.settings.entry(setting.clone()).or_default();
+            if let Doubt::Written { before } = doubt {
+                let (values, reason) = ((before, state.in_force.clone()), state.reason.clone());
+                changes.push(change(Some(tracked), cookie, &setting, values, reason, true));
+            } else if found == Value::default() {
+                changes.extend(self.step_back(cookie, &setting, found, rule, true));
+            } else if !state.deferred {
+                // Only the kernel knows whether giveway has set this; it refuses if not.
+                let wanted = state.wanted.as_ref().map(|(_, wanted)| wanted);
+                let wish = wanted.unwrap_or(&state.in_force).clone();
+                let mut reason = state.reason.clone();
+                if reason.rule.is_empty() {
+                    rule.clone_into(&mut reason.rule);
+                }
+                let settings = vec![state.ask(&setting, wish, reason)];
+                requests.push(Request { cookie, settings });
+            }
+        }
+        (changes, requests)
+    }
+
+    /// Every setting of every socket goes back to what was found there.
+    pub fn withdraw(&mut self, reason: &Reason) -> Vec<Request> {
+        let of_socket = |tracked: &mut Tracked| {
+            let in_force = tracked
+                .settings
+                .iter_mut()
+                .filter(|(_, state)| state.in_force != Value::default() && state.may_change());
+            let settings = in_force.map(|(setting, state)| {
+                state.wanted = None;
+                state.ask(setting, Value::default(), reason.clone())
+            });
+            Request {
+                settings: settings.collect(),
+                cookie: tracked.flow.cookie,
+            }
+        };
+        self.iter_mut().map(of_socket).collect()
+    }
+
+    /// The kernel gave it this cap as it opened.
+    pub fn note_capped(&mut self, cookie: Cookie, cap: u32, reason: Reason, made: bool) -> Change {
+        self.capped_at_connect(cookie, cap, reason.clone());
+        let values = (Value::default(), Some(cap).into());
+        change(self.get(cookie), cookie, &Setting::Cap, values, reason, made)
+    }
+}
+
+fn change(
+    tracked: Option<&Tracked>,
+    cookie: Cookie,
+    setting: &Setting,
+    (old, new): (Value, Value),
+    Reason { rule, why }: Reason,
+    made: bool,
+) -> Change {
+    let state = tracked.and_then(|tracked| tracked.settings.get(setting));
+    let before = state.map(|state| state.before.clone()).unwrap_or_default();
+    let shown = |value: Value| {
+        if value == Value::default() {
+            before.clone()
+        } else {
+            value
+        }
+    };
+    Change {
+        subject: Subject::Socket { cookie },
+        name: tracked.map(|tracked| tracked.flow.shown()).unwrap_or_default(),
+        setting: setting.clone(),
+        old: shown(old),
+        new: shown(new),
+        rule,
+        why,
+        made,
+    }
+}
