@@ -279,10 +279,10 @@ impl Guardian {
 
 /// Not among what is still to be undone, should writing a file get stuck.
 fn leave_report(place: Place, report: String) {
-    let (tell, told) = mpsc::channel();
-    let write = move || drop(tell.send(place.write_report(&report)));
+    let (sender, receiver) = mpsc::channel();
+    let write = move || drop(sender.send(place.write_report(&report)));
     if thread::Builder::new().spawn(write).is_ok() {
-        let _ = told.recv_timeout(MOMENT);
+        let _ = receiver.recv_timeout(MOMENT);
     }
 }
 

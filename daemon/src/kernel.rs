@@ -73,8 +73,8 @@ pub fn map_of(map_id: u32) -> Result<Option<MapHandle>> {
 
 /// The kernel allows it only to who has more privileges than this process.
 pub fn is_refused(error: &anyhow::Error) -> bool {
-    let told = error.downcast_ref::<libbpf_rs::Error>();
-    told.is_some_and(|error| error.kind() == libbpf_rs::ErrorKind::PermissionDenied)
+    let cause = error.downcast_ref::<libbpf_rs::Error>();
+    cause.is_some_and(|error| error.kind() == libbpf_rs::ErrorKind::PermissionDenied)
 }
 
 /// Says in one line what no program could be loaded without, before the loader says it in thirty.

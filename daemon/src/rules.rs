@@ -76,10 +76,10 @@ impl RuleFiles {
     /// The same as [`Self::read`]. None where that takes longer: another thread goes on waiting, and what it finds is
     /// lost; or where no thread can be started.
     pub fn read_within(&self, patience: Duration) -> Option<(Rules, Vec<Located>)> {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let files = self.clone();
-        thread::Builder::new().spawn(move || tell.send(files.read())).ok()?;
-        told.recv_timeout(patience).ok()
+        thread::Builder::new().spawn(move || sender.send(files.read())).ok()?;
+        receiver.recv_timeout(patience).ok()
     }
 
     /// The rules of all that is right, and what is not. It may wait for a file system, or for who knows the users.

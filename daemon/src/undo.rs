@@ -163,18 +163,18 @@ impl UndoRun {
             nobody_is_nice: false,
             undone: UndoReport::default(),
         };
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let (of, wanted) = (place.clone(), files.clone());
         in_background(move |under_way| {
             // Whoever has waited too long hears nothing more.
-            let _ = tell.send(Read::LeftBy(of.left_by()));
+            let _ = sender.send(Read::LeftBy(of.left_by()));
             for file in wanted {
-                let _ = tell.send(Read::Journal(file, JournalContents::read(of.journal(file))));
+                let _ = sender.send(Read::Journal(file, JournalContents::read(of.journal(file))));
             }
             drop(under_way);
         });
         let (end, mut left_by) = (Instant::now() + PATIENCE, JournalOrigin::This);
-        while let Ok(read) = told.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        while let Ok(read) = receiver.recv_timeout(end.saturating_duration_since(Instant::now())) {
             match read {
                 Read::LeftBy(whose) => left_by = whose,
                 Read::Journal(file, written) => drop(undoing.written.insert(file, written)),
@@ -334,13 +334,13 @@ fn within<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, RecvTimeoutError> {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     in_background(move |under_way| {
         let done = work();
         drop(under_way);
-        let _ = tell.send(done);
+        let _ = sender.send(done);
     });
-    told.recv_timeout(patience)
+    receiver.recv_timeout(patience)
 }
 
 /// Threads that were not waited for to their end.

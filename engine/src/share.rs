@@ -96,7 +96,7 @@ pub struct Member {
 }
 
 /// A policy. One is in force at a time.
-pub trait Allotment: Send {
+pub trait SharePolicy: Send {
     /// As `status` and `why` call it.
     fn name(&self) -> &'static str;
 
@@ -147,7 +147,7 @@ pub trait Allotment: Send {
 }
 
 /// The policy that a configuration asks for.
-pub fn from_config(config: &Config) -> Box<dyn Allotment> {
+pub fn from_config(config: &Config) -> Box<dyn SharePolicy> {
     match config.cap_policy() {
         CapPolicyName::Found => {
             let found = found::FoundCapacity::from_config(&config.cap);

@@ -51,9 +51,9 @@ pub enum ConfigCommand {
 pub fn run(args: &ConfigArgs) -> Result<()> {
     match &args.command {
         Some(ConfigCommand::Check { files, strict, offline }) => {
-            let mut told = WarningCounts::default();
-            check(files, *offline, &mut told)?;
-            if *strict { told.as_errors() } else { Ok(()) }
+            let mut counts = WarningCounts::default();
+            check(files, *offline, &mut counts)?;
+            if *strict { counts.as_errors() } else { Ok(()) }
         }
         None => print(&Config::default_file()),
     }
@@ -78,11 +78,11 @@ impl WarningCounts {
     fn as_errors(&self) -> Result<()> {
         let Self { of_files, of_machine } = self;
         if *of_files > 0 {
-            let told = format!(
+            let text = format!(
                 "{} with --strict: a file is at fault",
                 counted(of_files + of_machine, "warning")
             );
-            return Err(Usage(told).into());
+            return Err(Usage(text).into());
         }
         ensure!(
             *of_machine == 0,
@@ -116,7 +116,7 @@ impl Warning {
     }
 }
 
-fn check(files: &[impl AsRef<Path>], offline: bool, told: &mut WarningCounts) -> Result<()> {
+fn check(files: &[impl AsRef<Path>], offline: bool, counts: &mut WarningCounts) -> Result<()> {
     let mut problems = Vec::new();
     let (mut main, mut folder) = (None, Vec::new());
     for path in files.iter().map(AsRef::as_ref) {
@@ -136,7 +136,7 @@ fn check(files: &[impl AsRef<Path>], offline: bool, told: &mut WarningCounts) ->
                 remarks.extend(text.iter().flat_map(|text| idle_keys(path, text)));
                 remarks.retain(|remark| !(offline && remark.is_machines));
                 remarks.sort_by_key(|remark| line_of(&remark.line));
-                remarks.iter().for_each(|remark| told.count(remark));
+                remarks.iter().for_each(|remark| counts.count(remark));
                 print(
                     &remarks
                         .iter()
@@ -158,12 +158,12 @@ fn check(files: &[impl AsRef<Path>], offline: bool, told: &mut WarningCounts) ->
     if offline {
         Ok(())
     } else {
-        check_machine(main, folder, told)
+        check_machine(main, folder, counts)
     }
 }
 
 /// Files of rules are for links that the usual configuration tells of.
-fn check_machine(main: Option<Source>, folder: Vec<Source>, told: &mut WarningCounts) -> Result<()> {
+fn check_machine(main: Option<Source>, folder: Vec<Source>, counts: &mut WarningCounts) -> Result<()> {
     let usual = || fs::read_to_string(USUAL_CONFIGURATION).ok();
     let text = main.as_ref().map_or_else(usual, |main| main.text.clone().ok());
     let config = text.and_then(|text| Config::parse(&text).ok()).unwrap_or_default();
@@ -180,7 +180,7 @@ fn check_machine(main: Option<Source>, folder: Vec<Source>, told: &mut WarningCo
     for line in machine.lines.iter().chain(&machine.missing) {
         print_line(format_args!("  {line}"))?;
     }
-    told.of_machine += machine.missing.len();
+    counts.of_machine += machine.missing.len();
     Ok(())
 }
 

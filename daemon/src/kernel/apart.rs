@@ -22,7 +22,7 @@ const MOST_BYTES: usize = 4096;
 
 /// The inode's number.
 pub fn inode(path: &CStr) -> Result<u64> {
-    let told = in_child(path, || {
+    let output = in_child(path, || {
         // SAFETY: the struct is the child's own, all zero is valid, and the path ends with a zero.
         unsafe {
             let mut about: libc::stat = std::mem::zeroed();
@@ -31,14 +31,14 @@ pub fn inode(path: &CStr) -> Result<u64> {
             }
         }
     })?;
-    let number = told.first_chunk();
+    let number = output.first_chunk();
     ensure!(number.is_some(), "{} cannot be looked at", path.to_string_lossy());
     Ok(number.map_or(0, |number| u64::from_ne_bytes(*number)))
 }
 
 /// What a small file says; empty where it cannot be opened.
 pub fn text(path: &CStr) -> Result<String> {
-    let told = in_child(path, || {
+    let output = in_child(path, || {
         let mut bytes = [0u8; MOST_BYTES];
         // SAFETY: the buffer is the child's own and as long as is said, and the path ends with a zero.
         unsafe {
@@ -47,7 +47,7 @@ pub fn text(path: &CStr) -> Result<String> {
             libc::write(0, bytes.as_ptr().cast(), length.max(0).cast_unsigned());
         }
     })?;
-    Ok(String::from_utf8_lossy(&told).into_owned())
+    Ok(String::from_utf8_lossy(&output).into_owned())
 }
 
 /// What `act` writes to descriptor 0. It calls nothing but what may be called after a fork.
@@ -70,19 +70,19 @@ fn in_child(path: &CStr, act: impl FnOnce()) -> Result<Vec<u8>> {
     let child = Errno::result(child)?;
     // It waits for nobody.
     while waitpid(Pid::from_raw(child), None) == Err(Errno::EINTR) {}
-    let (end, mut told, mut is_told) = (Instant::now() + PATIENCE, Vec::new(), false);
+    let (end, mut output, mut is_told) = (Instant::now() + PATIENCE, Vec::new(), false);
     while !is_told && Instant::now() < end {
         let left = end.saturating_duration_since(Instant::now());
         let mut waited = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
         let mut bytes = [0; MOST_BYTES];
         if poll(&mut waited, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO)) == Ok(1) {
             let Ok(read) = reader.read(&mut bytes) else { break };
-            told.extend_from_slice(&bytes[..read]);
+            output.extend_from_slice(&bytes[..read]);
             is_told = read == 0;
         }
     }
     ensure!(is_told, "{} does not answer", path.to_string_lossy());
-    Ok(told)
+    Ok(output)
 }
 
 #[cfg(test)]

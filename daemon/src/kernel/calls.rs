@@ -155,22 +155,22 @@ pub fn tcp_info(socket: impl AsFd) -> nix::Result<libc::tcp_info> {
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut bytes = size_of_val(&info) as libc::socklen_t;
     // SAFETY: the kernel writes at most `bytes` into the struct, whose every value is valid.
-    let told = unsafe {
+    let returned = unsafe {
         let (socket, to) = (socket.as_fd().as_raw_fd(), (&raw mut info).cast());
         libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut bytes)
     };
-    Errno::result(told).map(|_| info)
+    Errno::result(returned).map(|_| info)
 }
 
 /// SO_NETNS_COOKIE of socket(7): the same.
 pub fn netns_cookie(socket: impl AsFd) -> nix::Result<u64> {
     let (mut cookie, mut bytes) = (0_u64, size_of::<u64>() as libc::socklen_t);
     // SAFETY: the kernel writes at most `bytes`, which is the size of what the pointer is to.
-    let told = unsafe {
+    let returned = unsafe {
         let (socket, to) = (socket.as_fd().as_raw_fd(), (&raw mut cookie).cast());
         libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, to, &raw mut bytes)
     };
-    Errno::result(told).map(|_| cookie)
+    Errno::result(returned).map(|_| cookie)
 }
 
 /// setsockopt(2), by the numbers of an option that nix does not have.

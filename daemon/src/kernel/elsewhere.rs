@@ -143,7 +143,7 @@ fn namespaces(netlink: &mut Netlink) -> Result<Vec<u32>> {
 /// # Errors
 /// Of the act; and where the namespace cannot be entered.
 pub fn within<T: Send + 'static>(namespace: u32, act: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let enter = move || {
         setns(open(namespace)?, CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
             Errno::EPERM => anyhow!("its namespace cannot be entered without CAP_SYS_ADMIN"),
@@ -152,9 +152,9 @@ pub fn within<T: Send + 'static>(namespace: u32, act: impl FnOnce() -> Result<T>
         act()
     };
     thread::Builder::new()
-        .spawn(move || drop(tell.send(enter())))
+        .spawn(move || drop(sender.send(enter())))
         .context("cannot start the thread that enters its namespace")?;
-    let acted = told.recv_timeout(PATIENCE);
+    let acted = receiver.recv_timeout(PATIENCE);
     acted.unwrap_or_else(|_| Err(anyhow!("its namespace is not entered in time")))
 }
 

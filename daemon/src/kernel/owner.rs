@@ -156,8 +156,8 @@ impl OwnerReader {
         }
         let rule_of = |known: &Executable| Some((known.target.file, *self.inherited_by.get(&known.path)?));
         let files: Vec<_> = self.wanted.executables.iter().filter_map(rule_of).collect();
-        let told = self.inheritance().and_then(|inheritance| inheritance.set_files(&files));
-        self.note_inheritance(told);
+        let outcome = self.inheritance().and_then(|inheritance| inheritance.set_files(&files));
+        self.note_inheritance(outcome);
     }
 
     /// Writes down what processes hand on by rule, and what follows for those that they have started.

@@ -21,7 +21,7 @@ use skeleton::types;
 pub struct ReportFilter {
     counters: MapHandle,
     /// What was told of before.
-    told: Filtered,
+    reported: Filtered,
 }
 
 impl ReportFilter {
@@ -41,7 +41,7 @@ impl ReportFilter {
             .context("cannot attach the filter of reports")?;
         Ok(Self {
             counters: MapHandle::try_from(&skeleton.maps.bss).context("cannot keep the counters of the filter")?,
-            told: Filtered::default(),
+            reported: Filtered::default(),
         })
     }
 
@@ -53,13 +53,13 @@ impl ReportFilter {
             off_link: filtered.off_link,
             malformed: filtered.malformed,
             older_version: filtered.older_version,
-            older_from: (filtered.older_version > self.told.older_version).then_some(older_from),
+            older_from: (filtered.older_version > self.reported.older_version).then_some(older_from),
         };
-        let told = std::mem::replace(&mut self.told, now);
+        let reported = std::mem::replace(&mut self.reported, now);
         let new = Filtered {
-            off_link: now.off_link - told.off_link,
-            malformed: now.malformed - told.malformed,
-            older_version: now.older_version - told.older_version,
+            off_link: now.off_link - reported.off_link,
+            malformed: now.malformed - reported.malformed,
+            older_version: now.older_version - reported.older_version,
             older_from: now.older_from,
         };
         Ok((new != Filtered::default()).then_some(new))

@@ -47,8 +47,8 @@ pub fn is_attached(link: BorrowedFd<'_>) -> Result<bool> {
     let mut info: bpf_link_info = unsafe { std::mem::zeroed() };
     let mut size = u32::try_from(size_of_val(&info))?;
     // SAFETY: the descriptor is open, and both are valid for the call.
-    let told = unsafe { bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut size) };
-    answered(told).context("cannot tell whether a program is attached")?;
+    let returned = unsafe { bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut size) };
+    answered(returned).context("cannot tell whether a program is attached")?;
     // SAFETY: the kernel has filled in this part for a link of tcx, and it is an integer in any case.
     Ok(unsafe { info.__bindgen_anon_1.tcx.ifindex } != 0)
 }

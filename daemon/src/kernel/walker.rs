@@ -343,16 +343,16 @@ impl WalkReader {
 impl Read for WalkReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.at == self.filled && !self.is_last {
-            let told = self.next().map_err(|failed| {
+            let status = self.next().map_err(|failed| {
                 self.failed = Some(failed);
                 io::Error::from(io::ErrorKind::BrokenPipe)
             })?;
-            let spent = Duration::from_nanos(told.spent_ns);
+            let spent = Duration::from_nanos(status.spent_ns);
             self.walker.spent_since += spent.saturating_sub(self.walker.spent);
             self.walker.spent = spent;
-            (self.at, self.filled, self.is_last) = (0, (told.filled as usize).min(WINDOW_BYTES), told.is_last != 0);
-            if told.errno != 0 {
-                return Err(io::Error::from_raw_os_error(told.errno));
+            (self.at, self.filled, self.is_last) = (0, (status.filled as usize).min(WINDOW_BYTES), status.is_last != 0);
+            if status.errno != 0 {
+                return Err(io::Error::from_raw_os_error(status.errno));
             }
         }
         let count = into.len().min(self.filled - self.at);
@@ -448,37 +448,37 @@ unsafe fn asked(socket: RawFd) -> Option<RawFd> {
 /// As of [`serve`].
 unsafe fn walk(socket: RawFd, iterator: RawFd, memory: *mut u8) -> bool {
     loop {
-        let mut told = BatchStatus {
+        let mut status = BatchStatus {
             filled: 0,
             errno: 0,
             is_last: 0,
             spent_ns: 0,
         };
         // The kernel writes no more than this much in one read.
-        while told.filled as usize + READ_BYTES <= WINDOW_BYTES && told.is_last == 0 {
+        while status.filled as usize + READ_BYTES <= WINDOW_BYTES && status.is_last == 0 {
             // SAFETY: so much is left of the memory.
-            let read = unsafe { libc::read(iterator, memory.add(told.filled as usize).cast(), READ_BYTES) };
+            let read = unsafe { libc::read(iterator, memory.add(status.filled as usize).cast(), READ_BYTES) };
             // SAFETY: the C library's own, of this thread.
             let errno = unsafe { *libc::__errno_location() };
             match read {
                 // It pauses after a million elements without output.
                 ..0 if errno == libc::EINTR || errno == libc::EAGAIN => {}
-                ..0 => (told.errno, told.is_last) = (errno, 1),
-                0 => told.is_last = 1,
-                _ => told.filled += read as u32,
+                ..0 => (status.errno, status.is_last) = (errno, 1),
+                0 => status.is_last = 1,
+                _ => status.filled += read as u32,
             }
         }
         // SAFETY: it is written to a value, and sent from it.
         unsafe {
             let mut spent: libc::timespec = std::mem::zeroed();
             libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut spent);
-            told.spent_ns = spent.tv_sec.cast_unsigned() * 1_000_000_000 + spent.tv_nsec.cast_unsigned();
+            status.spent_ns = spent.tv_sec.cast_unsigned() * 1_000_000_000 + spent.tv_nsec.cast_unsigned();
             let size = size_of::<BatchStatus>();
-            if libc::send(socket, (&raw const told).cast(), size, libc::MSG_NOSIGNAL) != size.cast_signed() {
+            if libc::send(socket, (&raw const status).cast(), size, libc::MSG_NOSIGNAL) != size.cast_signed() {
                 return false;
             }
         }
-        if told.is_last != 0 {
+        if status.is_last != 0 {
             return true;
         }
         // SAFETY: as of this function.

@@ -164,8 +164,8 @@ fn programs(ifindex: u32, way: TcxHook) -> Result<Vec<u32>> {
     options.prog_ids = ids.as_mut_ptr();
     options.__bindgen_anon_1.count = MOST_PROGRAMS as u32;
     // SAFETY: the options, and what they point to, are valid for the call.
-    let told = unsafe { libbpf_rs::libbpf_sys::bpf_prog_query_opts(ifindex.cast_signed(), kind, &mut options) };
-    answered(told).context("cannot list the programs of tcx")?;
+    let returned = unsafe { libbpf_rs::libbpf_sys::bpf_prog_query_opts(ifindex.cast_signed(), kind, &mut options) };
+    answered(returned).context("cannot list the programs of tcx")?;
     // SAFETY: the kernel has filled it in; any number is valid.
     let count = unsafe { options.__bindgen_anon_1.count } as usize;
     Ok(ids.get(..count).unwrap_or(&ids).to_vec())
@@ -180,8 +180,8 @@ fn info_of(program: BorrowedFd<'_>) -> Result<bpf_prog_info> {
     let mut info: bpf_prog_info = unsafe { std::mem::zeroed() };
     let mut size = u32::try_from(size_of_val(&info))?;
     // SAFETY: the descriptor is open, and both are valid for the call.
-    let told = unsafe { libbpf_rs::libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut size) };
-    answered(told).context("cannot tell a program's number")?;
+    let returned = unsafe { libbpf_rs::libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut size) };
+    answered(returned).context("cannot tell a program's number")?;
     Ok(info)
 }
 

@@ -66,7 +66,7 @@ struct Broker {
 
 /// What is looked at again and again.
 struct PolledAnswer {
-    told: Option<LookupAnswer>,
+    last_answer: Option<LookupAnswer>,
     next: Instant,
     is_asked: bool,
 }
@@ -115,7 +115,7 @@ impl Broker {
         match about {
             Subject::Path(_) | Subject::Sessions(_) => {
                 let new = PolledAnswer {
-                    told: None,
+                    last_answer: None,
                     next: Instant::now(),
                     is_asked: false,
                 };
@@ -307,10 +307,10 @@ impl Broker {
         let watched = self.watched.get_mut(&(uid, about.clone()))?;
         let every = if answer.is_some() { EVERY } else { EVERY_IF_SILENT };
         (watched.is_asked, watched.next) = (false, Instant::now() + every);
-        let is_file = |told: &LookupAnswer| matches!(told, LookupAnswer::Path { found, .. } if matches!(found, PathTarget::File(_)));
+        let is_file = |last_answer: &LookupAnswer| matches!(last_answer, LookupAnswer::Path { found, .. } if matches!(found, PathTarget::File(_)));
         let answer = match (answer, about) {
             (Some(answer), _) => answer,
-            (None, Subject::Path(path)) if !watched.told.as_ref().is_some_and(is_file) => LookupAnswer::Path {
+            (None, Subject::Path(path)) if !watched.last_answer.as_ref().is_some_and(is_file) => LookupAnswer::Path {
                 uid,
                 path,
                 found: PathTarget::Silent,
@@ -318,10 +318,10 @@ impl Broker {
             // While its folder does not answer, it stays what it was found to be.
             (None, _) => return None,
         };
-        if watched.told.as_ref() == Some(&answer) {
+        if watched.last_answer.as_ref() == Some(&answer) {
             return None;
         }
-        watched.told = Some(answer.clone());
+        watched.last_answer = Some(answer.clone());
         Some(answer)
     }
 }

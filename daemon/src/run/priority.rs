@@ -258,8 +258,8 @@ impl Client {
     }
 
     /// Takes everything back until [`Self::resume`]; `told` is told when it is.
-    pub fn pause(&self, why: String, told: oneshot::Sender<()>) {
-        self.send(ThreadRequest::Pause(why, told));
+    pub fn pause(&self, why: String, done: oneshot::Sender<()>) {
+        self.send(ThreadRequest::Pause(why, done));
     }
 
     pub fn resume(&self) {

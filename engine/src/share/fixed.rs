@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::Limits;
-use super::{Allotment, FLOOR_SEGMENTS, Link, Member, Sharing};
+use super::{FLOOR_SEGMENTS, Link, Member, SharePolicy, Sharing};
 use crate::config::{Cap, CapPolicyName};
 
 /// No more than this part of capacity x RTT is left unused as margin. The paper's margin of 120 kB was
@@ -48,7 +48,7 @@ impl Fixed {
     }
 }
 
-impl Allotment for Fixed {
+impl SharePolicy for Fixed {
     fn name(&self) -> &'static str {
         match self {
             Self::Watch => "none",

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::Limits;
-use super::{Allotment, FLOOR_SEGMENTS, Link, Member};
+use super::{FLOOR_SEGMENTS, Link, Member, SharePolicy};
 use super::{FoundPhase, FoundView};
 use crate::config::{Cap, Prefer};
 use crate::model::{Class, Cookie};
@@ -363,7 +363,7 @@ fn withdrawn(why: Why, has_others: bool, left_s: Option<f64>) -> String {
     format!("{because}: nothing is limited for {lasts}")
 }
 
-impl Allotment for FoundCapacity {
+impl SharePolicy for FoundCapacity {
     fn name(&self) -> &'static str {
         "found"
     }

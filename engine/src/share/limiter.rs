@@ -10,7 +10,7 @@ use crate::model::Cookie;
 use crate::peers::codec::MAX_SENDERS;
 use crate::peers::{Neighbourhood, Sender, UNLIMITED_KBIT};
 use crate::queue::traffic::QueueCounters;
-use crate::share::{Allotment, Limits, Link, Member, Sharing};
+use crate::share::{Limits, Link, Member, SharePolicy, Sharing};
 use crate::sockets::flows::{Flows, Tracked};
 use crate::sockets::setting::{OF_SENDERS, Request, SettingState, Terms};
 
@@ -45,7 +45,7 @@ pub enum DemandChange {
 }
 
 pub struct Limiter {
-    policy: Box<dyn Allotment>,
+    policy: Box<dyn SharePolicy>,
     sharing: Sharing,
     /// Connections of ours that have more to send than they may, as the neighbours were last told.
     wanting_told: usize,
@@ -57,7 +57,7 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    pub fn new(policy: Box<dyn Allotment>, rtt_resolution: Vec<Duration>) -> Self {
+    pub fn new(policy: Box<dyn SharePolicy>, rtt_resolution: Vec<Duration>) -> Self {
         Self {
             policy,
             sharing: Sharing::default(),
@@ -71,7 +71,7 @@ impl Limiter {
         }
     }
 
-    pub fn policy(&self) -> &dyn Allotment {
+    pub fn policy(&self) -> &dyn SharePolicy {
         &*self.policy
     }
 

@@ -233,7 +233,7 @@ impl Admission {
     /// What both programs go by from now on, on the link of this number. None: there is none, every packet passes.
     pub fn configure(&self, number: u32, plan: Option<(&Plan, PacketLookups<'_>)>) -> Result<()> {
         let mut config = plan.map(|(plan, _)| config_of(plan)).unwrap_or_default();
-        let told = plan.map(|(_, told)| told).unwrap_or_default();
+        let lookups = plan.map(|(_, lookups)| lookups).unwrap_or_default();
         config.number = number;
         config.packet_rules = u32::try_from(self.written.0.len())?;
         config.rules_of = self.written.1;
@@ -241,20 +241,20 @@ impl Admission {
         if self.inherits {
             config.flags |= types::gw_link_flag::GW_INHERIT.0;
         }
-        if plan.is_some_and(|(plan, told)| told.detours.is_some_and(|links| links.contains(&plan.ifindex))) {
+        if plan.is_some_and(|(plan, lookups)| lookups.detours.is_some_and(|links| links.contains(&plan.ifindex))) {
             config.flags |= types::gw_link_flag::GW_DETOUR.0;
         }
-        if told.limits_processes {
+        if lookups.limits_processes {
             config.flags |= types::gw_link_flag::GW_LIMITED_PROCESSES.0;
         }
-        if plan.is_some_and(|(plan, told)| told.limits_sockets || told.limits_processes || has_limits(plan)) {
+        if plan.is_some_and(|(plan, lookups)| lookups.limits_sockets || lookups.limits_processes || has_limits(plan)) {
             config.flags |= types::gw_link_flag::GW_LIMITED.0;
         }
-        if told.forwards {
+        if lookups.forwards {
             config.flags |= types::gw_link_flag::GW_FORWARDED.0;
         }
-        config.background_flows = u32::try_from(told.background_flows)?;
-        config.treated_sockets = u32::try_from(told.treated_sockets)?;
+        config.background_flows = u32::try_from(lookups.background_flows)?;
+        config.treated_sockets = u32::try_from(lookups.treated_sockets)?;
         self.shared
             .link_config
             .update(&number.to_ne_bytes(), bytes_of(&config), MapFlags::ANY)
@@ -339,9 +339,9 @@ impl Admission {
     /// The link in whose queue a packet of this socket was within so much time; None: in none.
     pub fn queued_on(&self, socket: Cookie, within: Duration) -> Option<u32> {
         let bytes = self.treated_sockets.lookup(&socket.0.to_ne_bytes(), MapFlags::ANY);
-        let told: types::gw_treated_socket = record(&bytes.ok()??)?;
-        let queued = Duration::from_nanos(told.queued_ns);
-        (told.queued_ns > 0 && now().saturating_sub(queued) < within).then_some(told.queued_on)
+        let treated: types::gw_treated_socket = record(&bytes.ok()??)?;
+        let queued = Duration::from_nanos(treated.queued_ns);
+        (treated.queued_ns > 0 && now().saturating_sub(queued) < within).then_some(treated.queued_on)
     }
 
     /// What it connects, until more is known.
@@ -368,8 +368,8 @@ impl Admission {
         }
         for new in networks.difference(&self.networks) {
             let key = network_key(new);
-            let told = self.local_networks.update(bytes_of(&key), &[1], MapFlags::ANY);
-            told.context("cannot tell the queue of a subnet")?;
+            let added = self.local_networks.update(bytes_of(&key), &[1], MapFlags::ANY);
+            added.context("cannot tell the queue of a subnet")?;
         }
         self.networks = networks;
         Ok(())

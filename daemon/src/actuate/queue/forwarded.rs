@@ -40,7 +40,7 @@ pub struct ForwardedContainers {
     /// By number, for admission.
     treatments: MapHandle,
     /// The number of each cgroup of which something is said.
-    told: BTreeMap<u64, (u32, Forwarded)>,
+    treated: BTreeMap<u64, (u32, Forwarded)>,
     /// The number that was given last: the next one is given before it is given again, since packets may carry it.
     last: u32,
     /// By which device those with limited downloads have sent.
@@ -89,11 +89,11 @@ impl QueueActuator {
     }
 
     /// What is forwarded for this cgroup; None: nothing is said of it.
-    pub fn treat_forwarded(&mut self, cgroup: u64, told: Option<Forwarded>) -> Result<()> {
+    pub fn treat_forwarded(&mut self, cgroup: u64, forwarded: Option<Forwarded>) -> Result<()> {
         let Some(containers) = self.containers() else {
             return Ok(());
         };
-        containers.set_treatment(cgroup, told)?;
+        containers.set_treatment(cgroup, forwarded)?;
         self.configure()
     }
 
@@ -119,7 +119,7 @@ impl ForwardedContainers {
             attached: BTreeMap::new(),
             cgroups: MapHandle::try_from(&skeleton.maps.forwarded).context("cannot keep the map of cgroups")?,
             treatments: MapHandle::try_from(treatments).context("cannot share what is said of cgroups")?,
-            told: BTreeMap::new(),
+            treated: BTreeMap::new(),
             last: FIRST,
             receive_by: BTreeMap::new(),
         })
@@ -180,25 +180,25 @@ impl ForwardedContainers {
                 continue;
             }
             sending.insert(cgroup);
-            let told = self.told.get(&cgroup);
-            let number = told.map_or(0, |(number, _)| *number);
-            if told.is_some_and(|(_, told)| told.treatment.limits.down.is_some()) {
+            let forwarded = self.treated.get(&cgroup);
+            let number = forwarded.map_or(0, |(number, _)| *number);
+            if forwarded.is_some_and(|(_, forwarded)| forwarded.treatment.limits.down.is_some()) {
                 self.receive_by.insert(cgroup, known.device);
             }
             if known.number != number {
                 self.write(cgroup, types::gw_forwarded { number, ..known })?;
             }
         }
-        self.told.retain(|cgroup, _| sending.contains(cgroup));
+        self.treated.retain(|cgroup, _| sending.contains(cgroup));
         Ok(sending)
     }
 
     /// None: nothing is said of it.
-    pub fn set_treatment(&mut self, cgroup: u64, told: Option<Forwarded>) -> Result<()> {
-        let number = match told {
-            Some(told) => self.number(cgroup, told)?,
+    pub fn set_treatment(&mut self, cgroup: u64, forwarded: Option<Forwarded>) -> Result<()> {
+        let number = match forwarded {
+            Some(forwarded) => self.number(cgroup, forwarded)?,
             None => {
-                self.told.remove(&cgroup);
+                self.treated.remove(&cgroup);
                 0
             }
         };
@@ -210,7 +210,7 @@ impl ForwardedContainers {
             number,
             device: known.map_or(0, |known| known.device),
         };
-        match told.is_some_and(|told| told.treatment.limits.down.is_some()) {
+        match forwarded.is_some_and(|forwarded| forwarded.treatment.limits.down.is_some()) {
             true => drop(self.receive_by.insert(cgroup, known.device)),
             false => drop(self.receive_by.remove(&cgroup)),
         }
@@ -218,33 +218,35 @@ impl ForwardedContainers {
     }
 
     /// Under which this is said of it from now on.
-    fn number(&mut self, cgroup: u64, told: Forwarded) -> Result<u32> {
-        let in_use: BTreeSet<u32> = self.told.values().map(|(number, _)| *number).collect();
+    fn number(&mut self, cgroup: u64, forwarded: Forwarded) -> Result<u32> {
+        let in_use: BTreeSet<u32> = self.treated.values().map(|(number, _)| *number).collect();
         let end = self.treatments.max_entries();
         let mut all = (self.last + 1..end).chain(FIRST..=self.last);
-        let known = self.told.get(&cgroup).map(|(number, _)| *number);
+        let known = self.treated.get(&cgroup).map(|(number, _)| *number);
         let free = known.or_else(|| all.find(|number| !in_use.contains(number)));
         let number = free.context("no more containers can be told apart")?;
         self.last = known.map_or(number, |_| self.last);
         let treatment = types::gw_forwarded_treatment {
-            treatment: number_of(told.treatment),
-            rules: told.rules_before.into(),
+            treatment: number_of(forwarded.treatment),
+            rules: forwarded.rules_before.into(),
         };
         self.treatments
             .update(&number.to_ne_bytes(), bytes_of(&treatment), MapFlags::ANY)
             .context("cannot tell the queue of a container")?;
-        self.told.insert(cgroup, (number, told));
+        self.treated.insert(cgroup, (number, forwarded));
         Ok(number)
     }
 
     pub fn are_limited(&self) -> bool {
-        self.told.values().any(|(_, told)| !told.treatment.limits.is_none())
+        self.treated
+            .values()
+            .any(|(_, forwarded)| !forwarded.treatment.limits.is_none())
     }
 
     /// Where the downloads of some are.
     pub fn receiving(&self) -> Option<Receiving<'_>> {
-        let mut told = self.told.values();
-        let are_limited = told.any(|(_, told)| told.treatment.limits.down.is_some());
+        let mut forwarded = self.treated.values();
+        let are_limited = forwarded.any(|(_, forwarded)| forwarded.treatment.limits.down.is_some());
         let veths = self.receive_by.values();
         are_limited.then(|| Receiving {
             cgroups: &self.cgroups,

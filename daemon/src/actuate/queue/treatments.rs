@@ -64,7 +64,7 @@ impl QueueActuator {
         let containers = self.containers.as_ref().and_then(|loaded| loaded.as_ref().ok());
         let forwards = containers.is_some_and(ForwardedContainers::is_attached);
         let limits_containers = containers.is_some_and(ForwardedContainers::are_limited);
-        let told = PacketLookups {
+        let lookups = PacketLookups {
             background_flows: self.background.len(),
             treated_sockets: self.treated.len(),
             limits_processes: self.treated_processes.values().any(is_limited),
@@ -73,7 +73,7 @@ impl QueueActuator {
             forwards,
         };
         let mut links = self.links.values();
-        links.try_for_each(|link| admission.configure(link.number, Some((&link.plan, told))))
+        links.try_for_each(|link| admission.configure(link.number, Some((&link.plan, lookups))))
     }
 
     /// For each of these sockets the link in whose queue a packet of it was within the last moments; None: in none.

@@ -171,14 +171,14 @@ impl CapActuator {
         let asked: BTreeMap<Cookie, u32> = wanted.into_iter().map(clamp).collect();
         self.write_down(asked.values().copied())?;
         let of = |o: &types::gw_outcome| Cookie(o.cookie);
-        let (told, gone) = self.walk.run(asked.clone(), of)?;
+        let (records, gone) = self.walk.run(asked.clone(), of)?;
         let gone = gone.into_iter().map(|cookie| CapOutcome {
             cookie,
             old: None,
             wanted: asked.get(&cookie).and_then(|clamp| limit(*clamp)),
             result: CapResult::Gone,
         });
-        Ok(told.iter().map(outcome).chain(gone).collect())
+        Ok(records.iter().map(outcome).chain(gone).collect())
     }
 
     /// From now on, connections that leave by this interface are capped as they open. Each step is the RTT from which

@@ -33,23 +33,23 @@ impl SocketWalk {
     ) -> Result<(Vec<O>, Vec<Cookie>)> {
         walker::check(SocketProtocol::Tcp)?;
         let wanted: Vec<(Cookie, W)> = wanted.into_iter().collect();
-        let (mut told, mut gone) = (Vec::with_capacity(wanted.len()), Vec::new());
+        let (mut records, mut gone) = (Vec::with_capacity(wanted.len()), Vec::new());
         for some in wanted.chunks(AT_ONCE) {
-            let before = told.len();
+            let before = records.len();
             let walked = self
                 .stage(some)
-                .and_then(|()| walker::run(&self.program, SocketProtocol::Tcp, |o| told.push(o)));
+                .and_then(|()| walker::run(&self.program, SocketProtocol::Tcp, |o| records.push(o)));
             // What stayed there would be written by the next walk, whoever asks for that, and by one that was given up.
             let unstaged = self.unstage(some);
             walked.and(unstaged)?;
-            let answered: BTreeSet<Cookie> = told[before..].iter().map(&of).collect();
+            let answered: BTreeSet<Cookie> = records[before..].iter().map(&of).collect();
             gone.extend(
                 some.iter()
                     .map(|(cookie, _)| *cookie)
                     .filter(|cookie| !answered.contains(cookie)),
             );
         }
-        Ok((told, gone))
+        Ok((records, gone))
     }
 
     /// The same, with an outcome for each.
@@ -58,9 +58,9 @@ impl SocketWalk {
         wanted: BTreeMap<Cookie, W>,
         outcome: impl Fn(&O) -> (Cookie, Outcome),
     ) -> Result<Vec<(Cookie, Outcome)>> {
-        let (told, gone) = self.run(wanted, |of| outcome(of).0)?;
+        let (records, gone) = self.run(wanted, |of| outcome(of).0)?;
         let gone = gone.into_iter().map(|cookie| (cookie, Outcome::Gone));
-        Ok(told.iter().map(&outcome).chain(gone).collect())
+        Ok(records.iter().map(&outcome).chain(gone).collect())
     }
 
     fn stage<W: Record>(&self, wanted: &[(Cookie, W)]) -> Result<()> {

@@ -43,15 +43,15 @@ pub struct PlotData {
 
 impl PlotData {
     pub fn left_out_text(&self) -> String {
-        let told = |count: usize, what| {
+        let note = |count: usize, what| {
             if count > 0 {
                 format!("; {count} {what}")
             } else {
                 String::new()
             }
         };
-        told(self.left_out_sockets, "less busy ones are not drawn")
-            + &told(self.left_out_lines, "lines were not understood and passed over")
+        note(self.left_out_sockets, "less busy ones are not drawn")
+            + &note(self.left_out_lines, "lines were not understood and passed over")
     }
 }
 

@@ -106,13 +106,13 @@ impl History {
     }
 
     pub fn to_json(&self) -> Vec<u8> {
-        let told = HistoryBody {
+        let body = HistoryBody {
             columns: COLUMNS,
             step_ms: self.step_ms,
             recent: self.recent.iter().map(HistorySample::row).collect(),
             whole: self.steps.iter().map(|step| step.row(self.step_ms)).collect(),
         };
-        serde_json::to_vec(&told).unwrap_or_default()
+        serde_json::to_vec(&body).unwrap_or_default()
     }
 }
 

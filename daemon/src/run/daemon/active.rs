@@ -27,7 +27,7 @@ pub(super) struct ActiveClaims {
     sessions: Vec<Activity>,
     /// What is wrong with the files of sessions.
     pub problem: Option<String>,
-    told: Vec<Activity>,
+    fed: Vec<Activity>,
 }
 
 /// Of a user.
@@ -154,10 +154,10 @@ impl Running {
 
     fn feed_active(&mut self) -> Result<()> {
         let all = self.active.all();
-        if all == self.active.told {
+        if all == self.active.fed {
             return Ok(());
         }
-        self.active.told.clone_from(&all);
+        self.active.fed.clone_from(&all);
         self.step(Input::Class(class::Input::Active(all)))
     }
 }

@@ -103,9 +103,9 @@ impl Running {
         let why = pause.who();
         tracing::info!("{}; everything is taken back", pause.shown());
         self.heartbeat.beat_before(LONG_WORK);
-        let (told, set_back) = oneshot::channel();
+        let (done, set_back) = oneshot::channel();
         if let Some(realtime) = &self.daemon.realtime {
-            realtime.client().pause(why.clone(), told);
+            realtime.client().pause(why.clone(), done);
         }
         for failed in self.daemon.receiver.pause() {
             tracing::warn!("{failed}");

@@ -366,11 +366,11 @@ impl Running {
                 // It stays what it was; the next second shows more.
                 Err(error) => {
                     tracing::debug!("{name}: {error:#}");
-                    let told = self.sent_uplinks.iter().find(|told| told.ifindex == ifindex).cloned();
-                    uplinks.extend(told.map(|mut told| {
+                    let sent = self.sent_uplinks.iter().find(|sent| sent.ifindex == ifindex).cloned();
+                    uplinks.extend(sent.map(|mut sent| {
                         // A queue that was put up since is no other tool's.
-                        told.root.ours |= self.daemon.queue.serves(ifindex);
-                        told
+                        sent.root.ours |= self.daemon.queue.serves(ifindex);
+                        sent
                     }));
                 }
             }
@@ -383,9 +383,9 @@ impl Running {
             return Ok(());
         }
         let first = self.interface.as_ref().map(|first| first.index);
-        let is_told = |ifindex| self.sent_uplinks.iter().any(|told| told.ifindex == ifindex);
+        let is_sent = |ifindex| self.sent_uplinks.iter().any(|sent| sent.ifindex == ifindex);
         for uplink in &uplinks {
-            if Some(uplink.ifindex) != first && !is_told(uplink.ifindex) {
+            if Some(uplink.ifindex) != first && !is_sent(uplink.ifindex) {
                 tracing::info!("managing {} (index {}) too", uplink.name, uplink.ifindex);
             }
         }

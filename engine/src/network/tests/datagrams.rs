@@ -14,16 +14,16 @@ use crate::peers::{Key, Report};
 use crate::share::Limits;
 use crate::share::Member;
 use crate::share::limiter::Limiter;
-use crate::share::{Allotment, Link};
+use crate::share::{Link, SharePolicy};
 use crate::sockets::setting::Wish;
 
 const SENDERS: u64 = 1000;
 const NEIGHBOUR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
 /// A policy that counts how often it is asked.
-struct Counting(Box<dyn Allotment>, Arc<AtomicUsize>);
+struct Counting(Box<dyn SharePolicy>, Arc<AtomicUsize>);
 
-impl Allotment for Counting {
+impl SharePolicy for Counting {
     fn name(&self) -> &'static str {
         self.0.name()
     }

@@ -6,8 +6,9 @@ use super::classes::{identify, obey, see};
 use super::*;
 use crate::downlink::{Arrival, LeftOut};
 use crate::model::{Choice, ChosenLimit, Class, Idleness, Process, ProcessId, Rates};
+use crate::queue::links::LinkRequest;
 use crate::queue::traffic::QueueCounters;
-use crate::queue::{Request, RootQdisc, Uplink};
+use crate::queue::{QueueRequest, RootQdisc, Uplink};
 
 const WIFI: u32 = 2;
 const LTE: u32 = 3;
@@ -25,8 +26,7 @@ fn with_queues(config: &str, backends: Backends) -> Network {
         seed: [1; 32],
         keys: None,
         rtt_resolution: vec![Duration::from_millis(1)],
-        background: Background::default(),
-        holds_windows: false,
+        background: Means::default(),
         dry_run: false,
         backends,
     };
@@ -71,15 +71,17 @@ fn queues(engine: &mut Network, seconds: u64, input: Input<'_>) -> Vec<(u32, boo
     let asked = engine.step(at(seconds), input).into_iter();
     let asked: Vec<(u32, bool)> = asked
         .filter_map(|action| match action {
-            Action::Queue { ifindex, request, .. } => Some((ifindex, matches!(request, Request::Set(Some(_))))),
+            Action::Queue(LinkRequest { ifindex, request, .. }) => {
+                Some((ifindex, matches!(request, QueueRequest::Set(Some(_)))))
+            }
             _ => None,
         })
         .collect();
     for (ifindex, _) in &asked {
-        let done = Input::QueueOutcome {
+        let done = Input::Queue(crate::queue::Input::Outcome {
             ifindex: *ifindex,
             outcome: Ok(()),
-        };
+        });
         engine.step(at(seconds), done);
     }
     asked
@@ -89,9 +91,22 @@ fn queues(engine: &mut Network, seconds: u64, input: Input<'_>) -> Vec<(u32, boo
 fn a_link_that_goes_and_comes_back_after_five_seconds_keeps_its_queue() {
     let mut engine = with_queues(RATES, bpf());
     let new = vec![uplink(WIFI, false, true), uplink(LTE, false, true)];
-    assert_eq!(queues(&mut engine, 1, Input::Uplinks(new)), [(WIFI, true), (LTE, true)]);
-    let moved = || Input::Uplinks(vec![uplink(LTE, true, true), uplink(WIFI, true, false)]);
-    let back = || Input::Uplinks(vec![uplink(WIFI, true, true), uplink(LTE, true, true)]);
+    assert_eq!(
+        queues(&mut engine, 1, Input::Queue(crate::queue::Input::Uplinks(new))),
+        [(WIFI, true), (LTE, true)]
+    );
+    let moved = || {
+        Input::Queue(crate::queue::Input::Uplinks(vec![
+            uplink(LTE, true, true),
+            uplink(WIFI, true, false),
+        ]))
+    };
+    let back = || {
+        Input::Queue(crate::queue::Input::Uplinks(vec![
+            uplink(WIFI, true, true),
+            uplink(LTE, true, true),
+        ]))
+    };
     for seconds in [20, 22, 24] {
         assert_eq!(queues(&mut engine, seconds, moved()), []);
         assert_eq!(queues(&mut engine, seconds, Input::Tick), []);
@@ -105,8 +120,13 @@ fn a_link_that_goes_and_comes_back_after_five_seconds_keeps_its_queue() {
 #[test]
 fn a_link_that_was_there_for_five_seconds_waits_when_it_comes_back() {
     let mut engine = with_queues(RATES, bpf());
-    let both = |wifi| Input::Uplinks(vec![uplink(wifi, false, true), uplink(LTE, true, true)]);
-    let alone = || Input::Uplinks(vec![uplink(LTE, true, true)]);
+    let both = |wifi| {
+        Input::Queue(crate::queue::Input::Uplinks(vec![
+            uplink(wifi, false, true),
+            uplink(LTE, true, true),
+        ]))
+    };
+    let alone = || Input::Queue(crate::queue::Input::Uplinks(vec![uplink(LTE, true, true)]));
     queues(&mut engine, 1, both(WIFI));
     queues(&mut engine, 6, alone());
     assert_eq!(queues(&mut engine, 6, both(10)), [], "it comes and goes");
@@ -118,9 +138,17 @@ fn a_link_that_was_there_for_five_seconds_waits_when_it_comes_back() {
 #[test]
 fn a_queue_that_nothing_needs_stays_for_a_minute() {
     let mut engine = with_queues("", bpf());
-    queues(&mut engine, 1, Input::Uplinks(vec![uplink(WIFI, false, true)]));
+    queues(
+        &mut engine,
+        1,
+        Input::Queue(crate::queue::Input::Uplinks(vec![uplink(WIFI, false, true)])),
+    );
     assert_eq!(
-        queues(&mut engine, 10, Input::Ordered([(WIFI, 0)].into())),
+        queues(
+            &mut engine,
+            10,
+            Input::Queue(crate::queue::Input::Ordered([(WIFI, 0)].into()))
+        ),
         [(WIFI, true)]
     );
     let mut counters = QueueCounters::default();
@@ -152,21 +180,32 @@ fn a_detour_that_is_lost_again_and_again_waits_longer_but_not_after_a_minute() {
     let way = Way::Sent;
     let mut comes = |seconds: u64, is_lost_after: u64| {
         let asks = |second: &u64| {
-            let look = Input::Arrivals {
+            let look = Input::Downlink(crate::downlink::Input::Arrivals {
                 way,
                 arrivals: vec![departure.clone()],
                 counted: None,
-            };
+            });
             let mut actions = engine.step(at(*second), look);
             actions.extend(engine.step(at(*second), Input::Tick));
-            let is_it = |action: &Action| matches!(action, Action::Detour { plan: Some(_), .. });
+            let is_it = |action: &Action| {
+                matches!(
+                    action,
+                    Action::Downlink(crate::downlink::Action::Set { plan: Some(_), .. })
+                )
+            };
             actions.iter().any(is_it)
         };
         let came = (seconds..seconds + 100).find(asks).expect("a detour");
         let outcome = Ok(LeftOut::new());
-        engine.step(at(came), Input::DetourOutcome { way, outcome });
+        engine.step(
+            at(came),
+            Input::Downlink(crate::downlink::Input::Outcome { way, outcome }),
+        );
         let why = "it is gone".to_owned();
-        engine.step(at(came + is_lost_after), Input::DetourLost { way, why });
+        engine.step(
+            at(came + is_lost_after),
+            Input::Downlink(crate::downlink::Input::Lost { way, why }),
+        );
         came - seconds
     };
     let waits = [comes(10, 1), comes(11, 1), comes(13, 1), comes(16, 61), comes(81, 1)];

@@ -52,12 +52,12 @@ impl RulesLoop {
             ThreadRequest::NapiThreads(threads, priority) => {
                 self.feed(priority::Input::NapiThreads { threads, priority }, None)
             }
-            ThreadRequest::Pause(why, told) => {
+            ThreadRequest::Pause(why, done) => {
                 // What was used until now counts for who used it.
                 self.account();
                 let actions = self.engine.lock().pause(now(), why);
                 self.carry_out(actions, None);
-                let _ = told.send(());
+                let _ = done.send(());
             }
             ThreadRequest::Resume => {
                 let actions = self.engine.lock().resume(now());
