@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The class of a flow, and why it has it. Input: rules, and what is known of the flow and its process. Output: one of
-//! the five classes, with the rule (file and line) or the evidence. It decides once; when to decide anew is the network
-//! engine's business.
+//! the five classes, with the rule (file and line) or the evidence: [`judge`] decides, once. When to judge anew: [`flows`],
+//! [`processes`] and [`forwarded`]. What follows from the class: [`crate::background`], and the queue.
 //!
 //! What is active ([`Active`]) then makes background of bulk that is elsewhere.
 //!

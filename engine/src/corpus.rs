@@ -14,6 +14,3 @@ pub mod recorder;
 #[cfg(test)]
 mod replay;
 mod translation;
-
-#[cfg(feature = "corpus")]
-pub use translation::priority;

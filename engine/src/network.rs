@@ -161,6 +161,7 @@ impl Network {
     }
 
     /// The subjects that get it, in this order.
+    // Long: an arm an input.
     fn route(&mut self, now: Duration, input: Input<'_>) {
         match input {
             // The link whose air is shared, and everything at once.

@@ -18,11 +18,11 @@ use std::time::Duration;
 
 use crate::change::Change;
 use crate::config::CEILING;
-#[cfg(feature = "corpus")]
-use crate::corpus::priority::Call;
 use crate::model::{Process, ProcessId};
 
 mod budget;
+#[cfg(any(test, feature = "corpus"))]
+pub(crate) mod call;
 mod chain;
 mod configured;
 mod grant;
@@ -40,6 +40,8 @@ mod status;
 mod tests;
 
 use budget::Account;
+#[cfg(feature = "corpus")]
+use call::Call;
 use chain::Chains;
 pub use chain::{ChainLimits, HandlerSample, JUDGED_EVERY, Service, THREADS_KEPT};
 pub use configured::Names;

@@ -673,6 +673,7 @@ impl Queue {
         }
     }
 
+    // Long: each backend has its reason, and each that cannot be had.
     fn backend(&self, uplink: &Uplink, rate: Option<(f64, RateSource)>) -> Result<(Backend, String), String> {
         let name = &uplink.name;
         let known = match rate {
@@ -756,6 +757,7 @@ impl Queue {
         failed.map_or(Ok(backend), |(_, why)| Err(why.clone()))
     }
 
+    // Long: a field of the plan each.
     fn plan(&self, uplink: &Uplink, backend: Backend, rate: Option<(f64, RateSource)>) -> Plan {
         let rate_bytes_per_s = rate.map(|(mbit, _)| (mbit * 125_000.0).round().max(1.0) as u64);
         let overhead_bytes = self

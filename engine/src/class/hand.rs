@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! All that is set by hand. Input: all of it, whenever any of it changes. Output: what of it holds for a flow, a process or
-//! what is forwarded; the flows that have to be judged anew, and changes. Who may set what, and when it ends, is the caller's
-//! business.
+//! what is forwarded; the flows that have to be judged anew, and changes. Who may set what, and when it ends, is
+//! the daemon's business (`daemon/src/run/daemon/by_hand.rs`).
 //!
 //! The closest to the flow counts: what is for this very flow, then for the process or what started it (of several the one
 //! set last), then for the innermost cgroup. What a user has set holds for that user's own alone, and lifts nothing that root

@@ -74,17 +74,7 @@ struct KnownProcess {
 impl Processes {
     /// These are there now, and no others.
     pub fn observe(&mut self, listed: Vec<Fingerprint>) -> (Vec<Action>, Option<Unidentified>) {
-        let present: BTreeSet<ProcessId> = listed.iter().map(|listed| listed.id).collect();
-        let mut actions = Vec::new();
-        self.processes.retain(|id, known| {
-            let is_there = present.contains(id);
-            if !is_there && known.told.is_some() {
-                actions.push(treat(*id, None));
-            }
-            is_there
-        });
-        let gone = self.chosen.extract_if(.., |id| !present.contains(id));
-        actions.extend(gone.map(|id| treat(id, None)));
+        let mut actions = self.forget_ended(&listed);
         let mut of_users = BTreeMap::<u32, usize>::new();
         for known in self.processes.values() {
             *of_users.entry(known.fingerprint.uid).or_default() += 1;
@@ -127,6 +117,32 @@ impl Processes {
                 self.left_out += 1;
             }
         }
+        let processes = self.ask(unread);
+        let unidentified = (!processes.is_empty()).then(|| Unidentified {
+            processes,
+            cgroups: Vec::new(),
+        });
+        (actions, unidentified)
+    }
+
+    /// All but these have ended: the queue forgets them.
+    fn forget_ended(&mut self, listed: &[Fingerprint]) -> Vec<Action> {
+        let present: BTreeSet<ProcessId> = listed.iter().map(|listed| listed.id).collect();
+        let mut actions = Vec::new();
+        self.processes.retain(|id, known| {
+            let is_there = present.contains(id);
+            if !is_there && known.told.is_some() {
+                actions.push(treat(*id, None));
+            }
+            is_there
+        });
+        let gone = self.chosen.extract_if(.., |id| !present.contains(id));
+        actions.extend(gone.map(|id| treat(id, None)));
+        actions
+    }
+
+    /// As many as may be read at once.
+    fn ask(&mut self, unread: Vec<(u32, ProcessId)>) -> Vec<ProcessId> {
         let mut unread = self.turns.order(unread);
         unread.truncate(READ_AT_ONCE);
         for (uid, id) in &unread {
@@ -135,11 +151,7 @@ impl Processes {
                 known.is_asked = true;
             }
         }
-        let unidentified = (!unread.is_empty()).then(|| Unidentified {
-            processes: unread.into_iter().map(|(_, id)| id).collect(),
-            cgroups: Vec::new(),
-        });
-        (actions, unidentified)
+        unread.into_iter().map(|(_, id)| id).collect()
     }
 
     /// This was chosen for it just now, and it has not been listed with that.

@@ -17,9 +17,9 @@ use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
 use super::plain::{Readable, Written, get};
-use super::translation::priority::Call;
 use crate::config::Config;
 use crate::network::{self, Network, Setup};
+use crate::priority::call::Call;
 use crate::priority::{self, Grants, Priority, first_match};
 
 const CORPUS: &str = "tests/corpus";

@@ -292,6 +292,7 @@ fn with_kind(value: &Value, name: &str) -> Value {
 
 /// One line of what followed. A change is written without what is said of it.
 impl Written for Action {
+    // Long: an arm an action.
     fn write(&self) -> Value {
         let of = |name: &str, fields: &[(&str, &dyn Written)]| {
             let given = fields.iter().filter(|(_, value)| !value.is_default());

@@ -5,14 +5,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Network;
-use crate::class::by_hand::SetByHand;
 use crate::enforcement::Overview;
-use crate::enforcement::by_hand::HandView;
-use crate::model::{Class, Cookie, Device, LimitNumber, Process, Rates};
-use crate::queue::BackgroundFlow;
+use crate::model::LimitNumber;
 
 impl Network {
-    pub(super) fn overview(&self) -> Overview<'_> {
+    /// What is asked for, by whom, and whether it is enforced.
+    pub fn overview(&self) -> Overview<'_> {
         Overview {
             flows: &self.flows,
             classes: &self.classes,
@@ -68,38 +66,6 @@ impl Network {
         limits.map(|limit| limit.number).collect()
     }
 
-    pub fn flows_to(&self, destination: &BackgroundFlow, uid: u32) -> usize {
-        self.overview().flows_to(destination, uid)
-    }
-
-    pub fn class_by_hand(&self, set: &SetByHand) -> Class {
-        self.overview().class_by_hand(set)
-    }
-
-    pub fn by_hand_views(&self) -> Vec<HandView> {
-        self.overview().by_hand_views()
-    }
-
-    pub fn rules_that_bind(&self, process: &Process, rates: Rates) -> Vec<String> {
-        self.overview().rules_that_bind(process, rates)
-    }
-
-    pub fn ports_of_datagrams_held(&self) -> BTreeSet<u16> {
-        self.overview().ports_of_datagrams_held()
-    }
-
-    pub fn to_be_traced(&self) -> Vec<Cookie> {
-        self.overview().to_be_traced()
-    }
-
-    pub fn shortfalls_of(&self, class: Option<Class>, rates: Rates) -> Vec<String> {
-        self.overview().shortfalls_of(class, rates)
-    }
-
-    pub fn enforcing(&self) -> Vec<String> {
-        self.overview().enforcing()
-    }
-
     pub fn limiting_sent(&self) -> Vec<String> {
         self.uploads.limiting().map(str::to_owned).collect()
     }
@@ -110,17 +76,5 @@ impl Network {
 
     pub fn ordering_received(&self) -> Vec<String> {
         self.downloads.ordering().map(str::to_owned).collect()
-    }
-
-    pub fn unmanaged(&self) -> Vec<&Device> {
-        self.overview().unmanaged()
-    }
-
-    pub fn how_to_manage(&self, name: &str) -> String {
-        self.links.how_to_manage(name)
-    }
-
-    pub fn managed_tunnels(&self) -> Vec<&Device> {
-        self.overview().managed_tunnels()
     }
 }

@@ -250,6 +250,7 @@ impl Sessions {
     }
 
     /// Takes in an authentic report. What is refused changes nothing that is believed.
+    // Long: the checks, in the order that makes them safe.
     pub fn hear(
         &mut self,
         now: Duration,

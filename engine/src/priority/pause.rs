@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+#[cfg(feature = "corpus")]
+use super::call::Call;
 use super::matched::Standing;
 use super::{Action, Priority};
-#[cfg(feature = "corpus")]
-use crate::corpus::priority::Call;
 use crate::model::ProcessId;
 
 /// Longer than any pause: its end is told.

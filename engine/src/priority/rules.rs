@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::budget::{self};
+#[cfg(feature = "corpus")]
+use super::call::Call;
 use super::matched::{MatchedProcess, Standing};
 use super::{Action, DEFAULT_BUDGET_PERCENT, GrantedTasks, Priority, PriorityRule, Schedule, StartedProcess, grant};
 use crate::change::Value;
-#[cfg(feature = "corpus")]
-use crate::corpus::priority::Call;
 use crate::matcher::Matcher;
 use crate::model::{Process, ProcessId};
 

@@ -408,6 +408,7 @@ impl Measured {
     }
 
     /// Adds up what has passed. None where no socket tells anything.
+    // Long: each socket goes into seven sums.
     fn add(
         &mut self,
         now: Duration,
@@ -535,6 +536,7 @@ impl Measured {
     }
 
     /// Whether anybody has told.
+    // Long: what it is judged by, in the order in which it counts.
     fn judge(&mut self, now: Duration, shown: &Shown, before: LinkCounters, passed: LinkCounters) -> bool {
         let share = part(self.entered.told, self.entered.all);
         self.view.seen_percent = (share * 100.0).round() as u32;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! This device's part of the managed link: asks the policy how much each connection may have, and requests what differs.
 //! Input: flows, and the link with the others on it. Output: requests with their reasons, the table of caps for new connections,
-//! and what neighbours are to be told. What becomes of a request is [`crate::sockets::requests`]'s business.
+//! and what neighbours are to be told. What becomes of a request is [`crate::sockets::requests`]'s business. (The
+//! limits of rules and of `limit set` are no shares: [`crate::downlink`].)
 
 use std::time::Duration;
 

@@ -200,7 +200,7 @@ impl Running {
     }
 
     fn by_hand_now(&self, asker: Asker) -> ByHandNow {
-        let mut by_hand = self.daemon.engine.by_hand_views();
+        let mut by_hand = self.daemon.engine.overview().by_hand_views();
         by_hand.retain(|view| asker.is_reader || view.set.uid == asker.uid);
         ByHandNow {
             schema: BY_HAND_SCHEMA,
@@ -255,14 +255,14 @@ impl Running {
         if let Some(at) = at {
             self.by_hand.all.remove(at);
         } else if let Target::Flow { flow } = &set.target
-            && self.daemon.engine.flows_to(flow, uid) == 0
+            && self.daemon.engine.overview().flows_to(flow, uid) == 0
         {
             self.by_hand.awaited.push((set.clone(), now() + AWAITED));
         }
         let marked = self.keep_set(&set, before, at.is_some())?;
         self.feed_by_hand(&format!("uid {uid} has asked for it"), marked)?;
         let mut answer = self.by_hand_now(asker);
-        answer.not_enforced = self.daemon.engine.shortfalls_of(set.class, rates);
+        answer.not_enforced = self.daemon.engine.overview().shortfalls_of(set.class, rates);
         answer.not_enforced.extend(found.elsewhere);
         let own = answer.by_hand.iter().find(|view| view.set.target == set.target);
         let lacks = own.map(|view| view.not_enforced.clone()).unwrap_or_default();
@@ -384,7 +384,7 @@ impl Running {
         let only = (set.uid != ROOT).then_some(set.uid);
         let limits = set.limit.map(|limit| limit.rates.numbered(limit.number));
         let treatment = Treatment {
-            class: self.daemon.engine.class_by_hand(set),
+            class: self.daemon.engine.overview().class_by_hand(set),
             limits: limits.unwrap_or_default(),
         };
         let treatment = number_of(treatment);
@@ -416,7 +416,7 @@ impl Running {
         if rates.down.is_some() {
             self.check_detours()?;
         }
-        let class = self.daemon.engine.class_by_hand(set);
+        let class = self.daemon.engine.overview().class_by_hand(set);
         let Some(ChosenLimit { number, .. }) = set.limit else {
             return self.limit_command(set.uid, Some(class), rates);
         };
@@ -510,7 +510,7 @@ impl Running {
             "no flow has this end"
         );
         let target = Target::Flow { flow };
-        let flows = self.daemon.engine.flows_to(&flow, asker.uid);
+        let flows = self.daemon.engine.overview().flows_to(&flow, asker.uid);
         let elsewhere = (flows == 0).then(|| {
             format!(
                 "no such flow of yours is known now; one that is silent is found within {} s, after which this is over",
@@ -545,7 +545,7 @@ impl Running {
         };
         let flows: BTreeMap<usize, bool> = (self.by_hand.all.iter().enumerate())
             .filter_map(|(at, set)| match &set.target {
-                Target::Flow { flow } => Some((at, engine.flows_to(flow, set.uid) > 0)),
+                Target::Flow { flow } => Some((at, engine.overview().flows_to(flow, set.uid) > 0)),
                 _ => None,
             })
             .collect();

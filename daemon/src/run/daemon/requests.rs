@@ -163,14 +163,14 @@ impl Running {
              [link], or in its [[uplink]], names it)"
                 .to_owned()
         });
-        let past_deadlines = daemon.engine.unmanaged().into_iter().map(|device| {
+        let past_deadlines = daemon.engine.overview().unmanaged().into_iter().map(|device| {
             format!(
                 "[[deadline]] promises nothing for what leaves by {}, which is not managed ({})",
                 device.shown(),
-                daemon.engine.how_to_manage(&device.name)
+                daemon.engine.overview().links.how_to_manage(&device.name)
             )
         });
-        let tunnels = daemon.engine.managed_tunnels().into_iter().map(|device| {
+        let tunnels = daemon.engine.overview().managed_tunnels().into_iter().map(|device| {
             format!(
                 "[[deadline]] promises no more than that packets leave {} in time: what they wait on the link below it is not counted",
                 device.shown()
@@ -202,13 +202,13 @@ impl Running {
             );
             anyhow::Ok(())
         };
-        refuse(&self.daemon.engine.shortfalls_of(class, rates))?;
+        refuse(&self.daemon.engine.overview().shortfalls_of(class, rates))?;
         let in_place = self.rules_that_bind(pid, uid, rates)?;
         refuse(&in_place)?;
         let limit = (!rates.is_none()).then(|| self.limit_command(uid, class, rates));
         let limit = limit.transpose()?;
         // Where nothing stood before, a link may have refused.
-        let not_enforced = self.daemon.engine.shortfalls_of(class, rates);
+        let not_enforced = self.daemon.engine.overview().shortfalls_of(class, rates);
         refuse(&not_enforced)?;
         let choice = Choice { class, uid, limit };
         let process = self.daemon.owners.choose(pid, choice)?;
@@ -217,7 +217,7 @@ impl Running {
             in_place,
             limits_sent: self.daemon.engine.limiting_sent(),
             limits_received: self.daemon.engine.limiting_received(),
-            orders_sent: self.daemon.engine.enforcing(),
+            orders_sent: self.daemon.engine.overview().enforcing(),
             orders_received: self.daemon.engine.ordering_received(),
         };
         Ok((Input::Class(class::Input::Chosen { process, choice }), chosen))
@@ -236,7 +236,9 @@ impl Running {
             cgroup: facts.cgroup,
             ..Process::default()
         });
-        Ok(process.map_or_else(Vec::new, |process| self.daemon.engine.rules_that_bind(&process, rates)))
+        Ok(process.map_or_else(Vec::new, |process| {
+            self.daemon.engine.overview().rules_that_bind(&process, rates)
+        }))
     }
 
     pub(super) fn limit_command(&mut self, uid: u32, class: Option<Class>, rates: Rates) -> Result<ChosenLimit> {

@@ -81,7 +81,7 @@ impl Running {
 
     /// Whether a queue has what leaves by other devices than managed links.
     fn trace(&mut self) -> Result<()> {
-        let sockets = self.daemon.engine.to_be_traced();
+        let sockets = self.daemon.engine.overview().to_be_traced();
         if sockets.is_empty() {
             return Ok(());
         }
@@ -282,7 +282,7 @@ impl Running {
             arrivals: departures,
             counted,
         }))?;
-        let ports = self.daemon.engine.ports_of_datagrams_held();
+        let ports = self.daemon.engine.overview().ports_of_datagrams_held();
         if let Err(error) = self.daemon.download.note_ports(&ports) {
             tracing::debug!("{error:#}");
         }

@@ -6,52 +6,11 @@ use serde_json::Value;
 use super::super::plain::{Readable, Written, fields, kinds};
 use super::changed;
 use crate::change::Change;
+use crate::priority::call::Call;
 use crate::priority::{
     Action, Borrower, ChainLimits, Grant, GrantedTasks, HandlerSample, Input, Lender, LentTime, Policy, PriorityLimits,
     PriorityRule, RefusedThread, Schedule, Service, StartedProcess, Usage,
 };
-
-/// What is asked of the engine, but for its inputs.
-pub enum Call {
-    Chains(Vec<(Service, ChainLimits)>),
-    AddRule {
-        rule: PriorityRule,
-        uid: u32,
-        gids: Vec<u32>,
-    },
-    RemoveRule {
-        name: String,
-        uid: u32,
-    },
-    Launch {
-        asking: StartedProcess,
-        schedule: Schedule,
-        gids: Vec<u32>,
-    },
-    Pause,
-    Resume,
-}
-
-#[cfg(feature = "corpus")]
-impl Call {
-    pub fn add_rule(rule: &PriorityRule, uid: u32, gids: &[u32]) -> Self {
-        let (rule, gids) = (rule.clone(), gids.to_vec());
-        Self::AddRule { rule, uid, gids }
-    }
-
-    pub fn remove_rule(name: &str, uid: u32) -> Self {
-        let name = name.to_owned();
-        Self::RemoveRule { name, uid }
-    }
-
-    pub fn launch(asking: &StartedProcess, schedule: &Schedule, gids: &[u32]) -> Self {
-        Self::Launch {
-            asking: asking.clone(),
-            schedule: schedule.clone(),
-            gids: gids.to_vec(),
-        }
-    }
-}
 
 fields! {
     PriorityLimits { max_priority, max_tasks, total_percent, window, longest_wait, cpus }

@@ -84,7 +84,7 @@ fn sends(engine: &mut Network, ifindex: u32, ms: std::ops::Range<u64>, seen_on: 
             ..upload()
         };
         see(engine, ms, vec![flow], false);
-        let traced = engine.to_be_traced();
+        let traced = engine.overview().to_be_traced();
         let traced = traced.into_iter().map(|cookie| (cookie, seen_on)).collect();
         engine.step(
             Duration::from_millis(ms),
@@ -142,7 +142,7 @@ fn a_limit_is_enforced_on_the_link_that_the_flow_leaves_by() {
     sends(&mut engine, ETH, 100..1000, None);
     assert_eq!(limit(&engine), (Some("eth2".to_owned()), String::new()));
     assert!(said(&engine).is_empty());
-    assert!(engine.to_be_traced().is_empty(), "its device tells");
+    assert!(engine.overview().to_be_traced().is_empty(), "its device tells");
 }
 
 #[test]
@@ -265,13 +265,15 @@ fn a_link_without_a_queue_a_dry_run_and_a_pause_are_reasons() {
         let (enforced_by, reason) = limit(&engine);
         assert!(enforced_by.is_none() && reason.starts_with(why), "{reason}");
         assert_eq!(said(&engine).len(), 1, "{why}");
-        let at_start = engine.shortfalls_of(Some(Class::Background), Rates::default());
+        let at_start = engine
+            .overview()
+            .shortfalls_of(Some(Class::Background), Rates::default());
         let why = why.replace(
             "upload limits have not been put up yet",
             "eth2 has no queue of giveway's: ",
         );
         assert!(at_start[0].starts_with(&why), "{at_start:?}");
-        assert!(engine.enforcing().is_empty(), "{why}");
+        assert!(engine.overview().enforcing().is_empty(), "{why}");
     }
 }
 
@@ -317,7 +319,7 @@ fn a_limit_is_enforced_by_a_detour_where_the_link_has_no_queue_and_a_class_is_no
         up: Some(1),
         down: None,
     };
-    let lacks = |class| engine.shortfalls_of(Some(class), limited);
+    let lacks = |class| engine.overview().shortfalls_of(Some(class), limited);
     assert!(lacks(Class::Bulk).iter().all(|why| !why.contains("eth2 has no queue")));
     assert!(lacks(Class::Background)[0].starts_with("eth2 has no queue of giveway's: "));
     let (way, why) = (Way::Sent, "it is gone".to_owned());
@@ -341,14 +343,17 @@ fn a_command_is_told_at_its_start_of_links_without_a_queue_and_of_devices_that_a
         up: Some(1),
         down: None,
     };
-    let told = engine.shortfalls_of(Some(Class::Bulk), limited);
-    assert_eq!(engine.enforcing(), ["eth2"]);
+    let told = engine.overview().shortfalls_of(Some(Class::Bulk), limited);
+    assert_eq!(engine.overview().enforcing(), ["eth2"]);
     assert_eq!(
         told,
         ["the tunnel tun0 (tun) has routes and is not managed (set `interfaces = [\"eth2\", \"tun0\"]`)"]
     );
     assert!(
-        engine.shortfalls_of(Some(Class::Bulk), Rates::default()).is_empty(),
+        engine
+            .overview()
+            .shortfalls_of(Some(Class::Bulk), Rates::default())
+            .is_empty(),
         "it asks for no queue"
     );
 }
@@ -439,7 +444,7 @@ fn a_limited_udp_socket_that_is_not_connected_is_enforced_where_its_packets_are_
             };
             let now = Duration::from_secs(second.into());
             engine.step(now, Input::Sockets(crate::sockets::Input::Datagrams(vec![flow])));
-            let traced = engine.to_be_traced();
+            let traced = engine.overview().to_be_traced();
             let traced = traced.into_iter().map(|cookie| (cookie, seen_on)).collect();
             engine.step(now, Input::Enforcement(crate::enforcement::Input::Traced(traced)));
         }

@@ -65,6 +65,7 @@ pub struct Parts {
 }
 
 impl Chain {
+    // Long: the steps of one experiment, in their order.
     pub fn run(&self, run: &Run) -> Result<Outcome> {
         let name = run.name;
         let wire = Wire::create()?;
