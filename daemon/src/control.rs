@@ -15,6 +15,9 @@ use giveway_engine::model::{Class, ProcessId};
 use giveway_engine::queue::BackgroundFlow;
 use giveway_engine::queue::links::LinkRates;
 
+/// Of `giveway pause --for`.
+pub const LONGEST_PAUSE_FOR_S: u64 = 30 * 86_400;
+
 /// What may be asked.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "request", deny_unknown_fields)]

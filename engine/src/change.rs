@@ -56,7 +56,7 @@ pub enum Setting {
     Cap,
     /// Bytes a second.
     PacingRate,
-    /// The receive window, bytes.
+    /// The receive window: a text where giveway has it, bytes where another tool set it.
     ReceiveWindow,
     CongestionControl,
     /// The queue discipline and what it is made to do.

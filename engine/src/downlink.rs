@@ -99,8 +99,8 @@ pub struct DetourPlan {
 
 #[derive(Debug)]
 pub enum Input {
-    /// The ways in of the managed links, or out of those without a queue of ours, while there are such limits or orders; and
-    /// what was counted there, where it was looked at.
+    /// The ways into the managed links, or out of them, while there are such limits or orders; and what was counted there,
+    /// where it was looked at.
     Arrivals {
         way: Way,
         arrivals: Vec<Arrival>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether a queue acts on what a flow sends, where it was asked for: a rate limit, or a class that is an order of packets.
+//! Whether a queue acts on what a flow sends or receives, where it was asked for: a rate limit, or a class that is an order of packets.
 //! Input: verdicts, links with their queues, devices, and in which queue packets of a flow were seen. Output: for each such
 //! flow the link that enforces it, or why none does; one change where what was asked for is not enforced, and one where it
 //! is again. Nothing is enforced here.

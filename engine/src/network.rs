@@ -78,7 +78,7 @@ pub struct Network {
     links: Links,
     /// Limits for what arrives.
     downloads: Downlink,
-    /// And for what is sent by links without a queue.
+    /// And for what is sent.
     uploads: Downlink,
     shortfalls: Shortfalls,
     elsewhere: AllElsewhere,
@@ -208,7 +208,7 @@ impl Network {
             Input::Queue(queue::Input::Outcome { ifindex, outcome }) => self.conclude_queue(now, ifindex, outcome),
             Input::Queue(queue::Input::Refusals(refusals)) => self.note_refusals(refusals),
 
-            // Ingress, and uploads without a queue.
+            // Limits and order of what arrives, and limits of what is sent.
             Input::Downlink(downlink::Input::Arrivals { way, arrivals, counted }) => {
                 self.observe_arrivals(now, way, arrivals, counted)
             }

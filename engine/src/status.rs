@@ -126,7 +126,7 @@ pub struct NetworkStatus {
     /// Limits for what arrives.
     #[serde(default)]
     pub downloads: DownlinkView,
-    /// And for what is sent by links without a queue of giveway's.
+    /// And for what is sent.
     #[serde(default)]
     pub uploads: DownlinkView,
     /// What was asked for flows and is not enforced, by device.

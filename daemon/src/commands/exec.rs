@@ -48,8 +48,8 @@ pub struct ExecArgs {
     #[arg(long, value_delimiter = ',', requires = "realtime")]
     pub cpus: Vec<u32>,
     /// Do not run the command without what was asked for it (exit code 125). Known at its start, and so refused, are: no
-    /// daemon, a dry run, a pause, for `background` and `stream` a managed link without a queue of giveway's, for `--down` one
-    /// with tc filters or an nftables chain at its ingress, and another interface with routes that is not
+    /// daemon, a dry run, a pause, for `background` and `stream` a managed link without a queue of giveway's, for `--up` one
+    /// with tc filters at its egress, for `--down` one with tc filters or an nftables chain at its ingress, and another interface with routes that is not
     /// managed. What comes to light later (a tunnel, another network namespace) `giveway status` and `giveway why` say
     #[arg(long)]
     pub require: bool,

@@ -5,7 +5,7 @@ use anyhow::Result;
 use clap::Args;
 use giveway_engine::status::PausedView;
 
-use crate::control::{Request, client};
+use crate::control::{LONGEST_PAUSE_FOR_S, Request, client};
 use crate::place::Place;
 use crate::say::print_line;
 
@@ -39,11 +39,12 @@ pub fn resume() -> Result<()> {
 /// Seconds, of a number and its unit.
 fn time(text: &str) -> Result<u64, String> {
     const UNITS: [(char, u64); 4] = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
-    const MOST_S: u64 = 30 * 86_400;
     let wrong = || format!("`{text}` is no time: write a number and its unit, as 90s, 30m, 1h or 2d");
     let unit = text.chars().next_back().ok_or_else(wrong)?;
     let (_, seconds) = UNITS.into_iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
     let number: u64 = text.trim_end_matches(unit).parse().map_err(|_| wrong())?;
-    let time = number.checked_mul(seconds).filter(|time| (1..=MOST_S).contains(time));
+    let time = number
+        .checked_mul(seconds)
+        .filter(|time| (1..=LONGEST_PAUSE_FOR_S).contains(time));
     time.ok_or_else(|| "a pause is for 1s to 30d".to_owned())
 }

@@ -19,7 +19,7 @@ use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::{ActiveNow, Answer, ByHandNow, ChoiceOutcome, ReloadSummary, Request};
+use super::{ActiveNow, Answer, ByHandNow, ChoiceOutcome, LONGEST_PAUSE_FOR_S, ReloadSummary, Request};
 use crate::kernel::now;
 use crate::place::Place;
 use crate::run::priority::Client;
@@ -387,6 +387,9 @@ async fn pause(mut stream: UnixStream, peer: &UCred, handlers: Handlers, for_s: 
 
 /// A pause that outlives the connection.
 async fn pause_for(peer: &UCred, handlers: &Handlers, for_s: Option<u64>) -> Result<Result<PausedView, String>> {
+    if for_s.is_some_and(|for_s| !(1..=LONGEST_PAUSE_FOR_S).contains(&for_s)) {
+        return Ok(Err("a pause is for 1s to 30d".to_owned()));
+    }
     let asker = Asker::of(peer, true);
     let call = |answer| Call::Pause {
         asker,

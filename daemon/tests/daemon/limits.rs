@@ -367,3 +367,28 @@ fn a_connection_that_comes_and_goes_does_not_wake_the_daemon() {
     let passes = 20 * took.as_millis() as u64 / 1000;
     assert!(woken < passes + CONNECTIONS / 4, "{woken} in {took:?}");
 }
+
+#[test]
+fn a_number_that_no_command_would_send_is_refused() {
+    let _lab = Lab::enter();
+    let daemon = Daemon::start(&["--interface", "gwv"]);
+    for (request, why) in [
+        (
+            json!({"request": "pause_for", "for_s": u64::MAX}),
+            "a pause is for 1s to 30d",
+        ),
+        (json!({"request": "pause_for", "for_s": 0}), "a pause is for 1s to 30d"),
+        (
+            json!({"request": "link_rate", "name": "gwv", "rates": {"up": -1.0}}),
+            "less than that",
+        ),
+        (
+            json!({"request": "link_rate", "name": "gwv", "rates": {"down": 1e300}}),
+            "more than that",
+        ),
+    ] {
+        let answer = ask(&request);
+        assert!(error_of(&answer).contains(why), "{request}: {answer}");
+    }
+    assert!(daemon.status()["paused"].is_null());
+}

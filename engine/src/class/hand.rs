@@ -194,8 +194,8 @@ pub fn holds_for_flow(set: &SetByHand, tracked: &Tracked) -> bool {
     let (process, cgroup, uid) = tracked.known();
     let of = Of {
         flow: Some(&tracked.flow),
-        process: process.as_deref(),
-        cgroup: &cgroup,
+        process,
+        cgroup,
         uid,
     };
     set.closeness(of).is_some()

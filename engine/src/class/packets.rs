@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::matcher::Matcher;
 use crate::model::{Dscp, Prefix, Protocol, Treatment};
 
 /// Of rules. Those of commands come behind them ([`super::CommandLimits`]). The kernel's tables are made for these numbers.
@@ -23,4 +24,19 @@ pub struct PacketRule {
     pub dscp: Option<Dscp>,
     pub interface: Option<String>,
     pub treatment: Treatment,
+}
+
+impl PacketRule {
+    /// Of a matcher that asks for nothing but the packet.
+    pub fn new(matcher: &Matcher, treatment: Treatment) -> Self {
+        Self {
+            protocol: matcher.protocol,
+            address: matcher.address,
+            port: matcher.port,
+            local_port: matcher.local_port,
+            dscp: matcher.dscp,
+            interface: matcher.interface.clone(),
+            treatment,
+        }
+    }
 }

@@ -589,15 +589,8 @@ impl Rules {
     /// The first ones of those that ask for nothing but the packet.
     pub fn packet_rules(&self) -> Vec<PacketRule> {
         let all = self.rules.iter().filter(|rule| rule.matcher.asks_only_packet());
-        let of = |rule: &Rule| PacketRule {
-            protocol: rule.matcher.protocol,
-            address: rule.matcher.address,
-            port: rule.matcher.port,
-            local_port: rule.matcher.local_port,
-            dscp: rule.matcher.dscp,
-            interface: rule.matcher.interface.clone(),
-            treatment: rule.treatment(),
-        };
-        all.map(of).take(MOST_PACKET_RULES).collect()
+        all.map(|rule| PacketRule::new(&rule.matcher, rule.treatment()))
+            .take(MOST_PACKET_RULES)
+            .collect()
     }
 }

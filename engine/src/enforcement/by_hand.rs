@@ -56,7 +56,8 @@ impl Overview<'_> {
         set.class.or(of_flows).unwrap_or(Class::Standard)
     }
 
-    pub fn by_hand_views(&self) -> Vec<HandView> {
+    /// Those that `is_wanted`: each is compared with all flows.
+    pub fn by_hand_views(&self, is_wanted: impl Fn(&SetByHand) -> bool) -> Vec<HandView> {
         let [uploads, downloads] = [&self.uploads, &self.downloads].map(|way| passing_of(&way.view()));
         let view = |set: &SetByHand| {
             let rates = set.limit.map(|limit| limit.rates).unwrap_or_default();
@@ -90,7 +91,8 @@ impl Overview<'_> {
                 received_mbit: rates.down.and_then(|_| passing(&downloads)),
             }
         };
-        self.classes.hand().all().iter().map(view).collect()
+        let wanted = self.classes.hand().all().iter().filter(|set| is_wanted(set));
+        wanted.map(view).collect()
     }
 
     /// The limits that hold for the flow in place of this one.

@@ -149,7 +149,9 @@ impl Network {
         self.judge_shown(now, lasting_ones);
         // In a dry run none of the limits is really there.
         if !self.dry_run {
-            let (changes, requests) = self.flows.resolve(shown.doubtful, self.limiter.policy().name());
+            let (changes, requests) = self
+                .flows
+                .resolve(shown.doubtful, &self.limiter.reason_now(medium!(self)));
             self.note_all(now, changes);
             self.ask_sockets(now, requests);
         }
@@ -272,16 +274,16 @@ impl Network {
         self.actions.extend(self.nice.set_rules(&rules).map(Action::Nice));
         self.processes.read_again();
         self.classes.set_rules(rules);
-        self.limit_rates(now);
+        self.follow_limits(now);
         self.judge_all(now);
     }
 
     pub(super) fn set_command_limits(&mut self, now: Duration, limits: Vec<Limit>) {
         self.classes.set_command_limits(limits);
-        self.limit_rates(now);
+        self.follow_limits(now);
     }
 
-    fn limit_rates(&mut self, now: Duration) {
+    fn follow_limits(&mut self, now: Duration) {
         let limits = self.classes.limits();
         let packet_rules = self.classes.rules().packet_rules();
         let wanted = self.links.follow(!limits.is_empty(), &packet_rules);

@@ -51,7 +51,7 @@ impl Network {
             uploads,
             not_enforced: self.shortfalls.views(overview),
             elsewhere: self.elsewhere.views(),
-            by_hand: overview.by_hand_views(),
+            by_hand: overview.by_hand_views(|_| true),
             active: self.classes.active().to_vec(),
             nice_processes: self.processes.nice(),
             processes_left_out: self.processes.left_out(),

@@ -71,6 +71,19 @@ pub struct LinkRates {
     pub down: Option<f64>,
 }
 
+impl LinkRates {
+    /// # Errors
+    /// Where no link may have such a rate.
+    pub fn check(self) -> Result<(), String> {
+        let up = match self.up {
+            Some(RateMbit::Fixed(mbit)) => Some(mbit),
+            Some(RateMbit::Found) | None => None,
+        };
+        let rates = up.into_iter().chain(self.down);
+        rates.map(crate::rate::bytes_per_s).try_for_each(|rate| rate.map(drop))
+    }
+}
+
 /// A link and its queue, for `status`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct LinkView {
@@ -277,6 +290,8 @@ impl Links {
             .chain(self.contests.keys().copied())
     }
 
+    /// Whose word counts for its rate: what was set at run time (`link set`), then its `[[uplink]]`, then `[link]`, which is for the
+    /// first link alone. (What follows from that: `Queue::rate`.)
     fn rate(&self, uplink: &Uplink) -> Rate {
         let all = &self.link;
         let own = self.own.iter().find(|own| own.interface.as_ref() == Some(&uplink.name));

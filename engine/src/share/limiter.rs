@@ -251,6 +251,11 @@ impl Limiter {
         flows.note_capped(cookie, cap, self.because(why), made)
     }
 
+    /// Of the policy as a whole.
+    pub fn reason_now(&self, medium: Medium<'_>) -> Reason {
+        self.reason(&self.link(medium), Duration::ZERO)
+    }
+
     fn reason(&self, link: &Link<'_>, rtt: Duration) -> Reason {
         self.because(self.policy.reason(link, rtt))
     }

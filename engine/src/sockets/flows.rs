@@ -3,7 +3,6 @@
 //! each of them. Input: samples and events. Output: facts; the policy is elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::change::{Reason, Setting, Value};
@@ -48,12 +47,11 @@ pub struct Tracked {
 
 impl Tracked {
     /// What it was last judged by: its process, its cgroup and its user.
-    pub fn known(&self) -> (Option<Arc<Process>>, String, u32) {
+    pub fn known(&self) -> (Option<&Process>, &str, u32) {
         let by = self.judged.by.as_ref();
-        let process = by.and_then(|by| by.process.clone());
-        let cgroup = by.map(|by| by.cgroup().to_owned()).unwrap_or_default();
-        let uid = uid_of(&self.flow, process.as_deref());
-        (process, cgroup, uid)
+        let process = by.and_then(|by| by.process.as_deref());
+        let cgroup = by.map(|by| by.cgroup()).unwrap_or_default();
+        (process, cgroup, uid_of(&self.flow, process))
     }
 
     fn new(now: Duration, flow: Flow) -> Self {

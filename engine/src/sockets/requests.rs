@@ -40,7 +40,12 @@ impl Flows {
         let (values, reason, made) = match outcome {
             Outcome::Applied => {
                 state.unanswered = None;
-                (state.in_force, state.reason) = (asked.clone(), reason.clone());
+                state.in_force = asked.clone();
+                // Why it was lifted is the reason of nothing that is in force.
+                state.reason = match asked == Value::default() {
+                    true => Reason::default(),
+                    false => reason.clone(),
+                };
                 ((old, asked), reason, made)
             }
             Outcome::Deferred => {
@@ -92,8 +97,12 @@ impl Flows {
         Some(change(self.get(cookie), cookie, setting, values, reason, made))
     }
 
-    /// Values were seen that giveway did not set.
-    pub fn resolve(&mut self, doubtful: Vec<(Cookie, Setting, Doubt)>, rule: &str) -> (Vec<Change>, Vec<Request>) {
+    /// Values were seen that giveway did not set. `otherwise`: the reason for what giveway does not know to have set.
+    pub fn resolve(
+        &mut self,
+        doubtful: Vec<(Cookie, Setting, Doubt)>,
+        otherwise: &Reason,
+    ) -> (Vec<Change>, Vec<Request>) {
         let (mut changes, mut requests) = (Vec::new(), Vec::new());
         for (cookie, setting, doubt) in doubtful {
             let Some(tracked) = self.get_mut(cookie) else { continue };
@@ -104,15 +113,13 @@ impl Flows {
                 let (values, reason) = ((before, state.in_force.clone()), state.reason.clone());
                 changes.push(change(Some(tracked), cookie, &setting, values, reason, true));
             } else if found == Value::default() {
-                changes.extend(self.step_back(cookie, &setting, found, rule, true));
+                changes.extend(self.step_back(cookie, &setting, found, &otherwise.rule, true));
             } else if !state.deferred {
                 // Only the kernel knows whether giveway has set this; it refuses if not.
                 let wanted = state.wanted.as_ref().map(|(_, wanted)| wanted);
                 let wish = wanted.unwrap_or(&state.in_force).clone();
-                let mut reason = state.reason.clone();
-                if reason.rule.is_empty() {
-                    rule.clone_into(&mut reason.rule);
-                }
+                let is_ours = state.reason != Reason::default();
+                let reason = if is_ours { &state.reason } else { otherwise }.clone();
                 let settings = vec![state.ask(&setting, wish, reason)];
                 requests.push(Request { cookie, settings });
             }

@@ -200,11 +200,10 @@ impl Running {
     }
 
     fn by_hand_now(&self, asker: Asker) -> ByHandNow {
-        let mut by_hand = self.daemon.engine.overview().by_hand_views();
-        by_hand.retain(|view| asker.is_reader || view.set.uid == asker.uid);
+        let may_see = |set: &SetByHand| asker.is_reader || set.uid == asker.uid;
         ByHandNow {
             schema: BY_HAND_SCHEMA,
-            by_hand,
+            by_hand: self.daemon.engine.overview().by_hand_views(may_see),
             target: None,
             changed: false,
             comes_back: None,
@@ -588,6 +587,9 @@ impl Running {
 
     /// The rates of this link from now on; None: as it is configured. Whether that is news.
     pub(super) fn set_link_rates(&mut self, name: String, rates: Option<LinkRates>) -> Result<Result<bool, String>> {
+        if let Some(Err(why)) = rates.map(LinkRates::check) {
+            return Ok(Err(why));
+        }
         let is_known = self.found.links.iter().any(|(_, known)| *known == name);
         if rates.is_some() && !is_known {
             let links: Vec<&str> = self.found.links.iter().map(|(_, name)| name.as_str()).collect();

@@ -295,14 +295,14 @@ fn what_is_set_and_cleared_again_and_again_keeps_nothing() {
         engine.step(now, set(Vec::new()));
     }
     assert!(engine.changes().len() <= crate::change::KEPT);
-    assert!(engine.overview().by_hand_views().is_empty());
+    assert!(engine.overview().by_hand_views(|_| true).is_empty());
 }
 
 #[test]
 fn a_limit_that_no_link_holds_lets_nothing_be_counted() {
     let mut engine = engine_with(process(0));
     engine.step(Duration::from_millis(200), set(vec![limited(50, 2, of_flow(0, None))]));
-    let view = engine.overview().by_hand_views().remove(0);
+    let view = engine.overview().by_hand_views(|_| true).remove(0);
     assert_eq!((view.upload_limit_mbit, view.flows), (Some(2.0), 1));
     assert_eq!((view.sent_mbit, view.received_mbit), (None, None));
 }

@@ -143,3 +143,66 @@ fn the_queue_is_taken_down_and_put_up_again_also_on_a_link_that_changes_meanwhil
     assert!(requests(engine.step(at(6), Input::Queue(crate::queue::Input::Uplinks(vec![uplink(1400)])))).is_empty());
     assert_eq!(requests(pause(&mut engine, 7, None)), [true]);
 }
+
+#[test]
+fn what_another_tool_sets_after_a_pause_is_told_by_the_policys_rule() {
+    let mut engine = asking();
+    answer(&mut engine, Outcome::Applied);
+    let policys = engine.changes()[0].change.rule.clone();
+    pause(&mut engine, 300, Some(WHY));
+    answer(&mut engine, Outcome::Applied);
+    let idle = |engine: &mut Network, ms, clamp| {
+        let flows = vec![Flow {
+            clamp,
+            unsent_bytes: 0,
+            ..upload()
+        }];
+        let pass = Input::Pass {
+            flows,
+            complete: false,
+            queues: Default::default(),
+        };
+        caps(&engine.step(Duration::from_millis(ms), pass))
+    };
+    idle(&mut engine, 1_800, None);
+    pause(&mut engine, 1_900, None);
+    let asked: Vec<_> = [2_000, 2_100, 2_200]
+        .into_iter()
+        .flat_map(|ms| idle(&mut engine, ms, Some(33)))
+        .collect();
+    assert!(!asked.is_empty(), "only the kernel knows whose it is");
+    let found = Value::Number(33);
+    answer(&mut engine, Outcome::Foreign { found });
+    let change = engine.changes().pop().unwrap().change;
+    assert!(change.why.contains("another tool"), "{change}");
+    assert_eq!(change.rule, policys, "{change}");
+}
+
+#[test]
+fn a_value_that_giveway_does_not_know_to_have_set_is_asked_about_with_a_reason() {
+    let mut engine = asking();
+    engine.step(
+        Duration::from_millis(150),
+        Input::Sockets(crate::sockets::Input::Events(Vec::new())),
+    );
+    let mut passes = (2..8).map(|pass| pass * 1_000).flat_map(|ms| {
+        let flows = vec![Flow {
+            cookie: Cookie(8),
+            clamp: Some(20),
+            unsent_bytes: 0,
+            ..upload()
+        }];
+        let pass = Input::Pass {
+            flows,
+            complete: false,
+            queues: Default::default(),
+        };
+        engine.step(Duration::from_millis(ms), pass)
+    });
+    let asked = passes.find_map(|action| match action {
+        Action::Set(request) if request.cookie == Cookie(8) => request.settings.into_iter().next(),
+        _ => None,
+    });
+    let reason = asked.expect("only the kernel knows whose it is").reason;
+    assert!(!reason.rule.is_empty() && !reason.why.is_empty(), "{reason:?}");
+}
