@@ -169,7 +169,6 @@ static __always_inline void describe_tcp(struct gw_flow *f, const struct tcp_soc
 	f->delivered = tp->delivered;
 	f->acked_bytes = tp->bytes_acked;
 	f->received_bytes = tp->bytes_received;
-	f->offered_bytes = sequence_distance(tp->rcv_nxt, tp->rcv_wup + tp->rcv_wnd);
 	f->latest_rtt_us = tp->rack.rtt_us;
 	/* Without timestamps the kernel goes by how long it takes to receive a window, which is no round trip. */
 	if (BPF_CORE_READ_BITFIELD(tp, rx_opt.saw_tstamp))

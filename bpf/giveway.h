@@ -63,7 +63,7 @@ struct gw_flow {
 	__u8 tos; /* IP_TOS: the DSCP and two bits of ECN */
 	__u8 tclass; /* the same for IPv6 */
 	__u16 protocol; /* of UDP, what TCP alone has is not known */
-	__u32 offered_bytes; /* that may still come, whatever is offered from now on */
+	__u32 reserved; /* the struct has no hole */
 };
 
 enum gw_event_kind {

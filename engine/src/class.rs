@@ -11,7 +11,7 @@
 //! else it is standard.
 
 use crate::matcher::{Ends, Marks};
-use crate::model::{Choice, ChosenLimit, Class, LimitNumber, LimitNumbers, Process, Rates, RuleId};
+use crate::model::{Choice, ChosenLimit, Class, LimitNumber, LimitNumbers, Process, ROOT, Rates, RuleId};
 
 mod action;
 mod active;
@@ -120,9 +120,6 @@ impl Default for Verdict {
         }
     }
 }
-
-/// The user whose commands no rule binds.
-const ROOT: u32 = 0;
 
 /// Of a rule and of a command, in each direction. A user does not get out of a rule's limit, which all its flows share, by
 /// one of their own, however small: the command's counts beside a rule's only if root chose it, and it is the smaller one.

@@ -10,6 +10,6 @@ mod socket;
 
 pub use class::{Class, Forwarded, Limit, LimitNumber, LimitNumbers, RateLimit, Rates, RuleId, Treatment};
 pub use link::{Device, Interface};
-pub use process::{Choice, ChosenLimit, Fingerprint, Idleness, Inherited, Nice, Process, ProcessId, unit_of};
+pub use process::{Choice, ChosenLimit, Fingerprint, Idleness, Inherited, Nice, Process, ProcessId, ROOT, unit_of};
 pub use protocol::{Dscp, Mark, Prefix, Protocol};
 pub use socket::{CaState, Cookie, Flow, FlowEvent, Owner, TcpState};

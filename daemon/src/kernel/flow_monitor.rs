@@ -335,7 +335,6 @@ fn flow(f: &types::gw_flow) -> Flow {
         received_bytes: f.received_bytes,
         latest_rtt_us: f.latest_rtt_us,
         receiver_rtt_us: f.receiver_rtt_us,
-        offered_bytes: f.offered_bytes.into(),
         ca_state: ca_state(f.ca_state),
         congestion_control: text(&f.congestion_control),
     }

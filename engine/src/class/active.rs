@@ -5,7 +5,7 @@
 //! Root's word and the sessions at the seats hold for all. A user's own word holds for that user's flows alone, beside
 //! those; at a seat in place of those, as it says more exactly what the session does.
 
-use crate::model::Class;
+use crate::model::{Class, ROOT};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Verdict;
 
-const ROOT: u32 = 0;
 /// In a reason; the others are counted.
 const NAMED: usize = 2;
 

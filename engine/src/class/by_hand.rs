@@ -8,12 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Word;
 use crate::change::Subject;
-use crate::model::{ChosenLimit, Class, Flow, Process, ProcessId, unit_of};
+use crate::model::{ChosenLimit, Class, Flow, Process, ProcessId, ROOT, unit_of};
 use crate::queue::BackgroundFlow;
 
 /// Processes that something may be set for at a time: each has a bit of what a task hands on.
 pub const MOST_PROCESSES: u8 = 64;
-const ROOT: u32 = 0;
 
 /// What it is set for.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

@@ -7,11 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::action::Action;
-use crate::model::{Cookie, Treatment};
+use crate::model::{Cookie, ROOT, Treatment};
 
 /// Entries of the kernel's table.
 pub const MOST_TREATED: usize = 16_384;
-const ROOT: u32 = 0;
 
 #[derive(Debug, Default)]
 pub struct FlowTable {

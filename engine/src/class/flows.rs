@@ -18,15 +18,13 @@ use super::{By, FlowFacts, Itself, Verdict, judge, judge_forwarded, judge_itself
 use crate::change::{Change, Setting, Subject, Value};
 use crate::config::Background;
 use crate::matcher::{Ends, Marks};
-use crate::model::{Class, Cookie, Device, Dscp, Flow, Limit, LimitNumber, Process, Treatment};
+use crate::model::{Class, Cookie, Device, Dscp, Flow, Limit, LimitNumber, Process, ROOT, Treatment};
 use crate::queue::BackgroundFlow;
 use crate::sockets::flows::{Flows, Tracked};
 use crate::sockets::judgement::{Basis, uid_of};
 use crate::sockets::owners::Owners;
 use crate::turns::Turns;
 
-/// What counts for all is active for what is forwarded; whose that is is not known.
-const ROOT: u32 = 0;
 /// A generation that is never the present one.
 const OVER: u64 = u64::MAX;
 /// Bytes of patterns and texts in a step: some milliseconds.
@@ -147,7 +145,7 @@ impl Classes {
         })
     }
 
-    /// What decides of what is forwarded, beside its cgroup.
+    /// What decides of what is forwarded, beside its cgroup. Whose that is is not known: what counts for all is active.
     pub fn basis_of_forwarded(&self) -> (u64, &Arc<Meant>) {
         (self.generation, self.active.meant(ROOT))
     }

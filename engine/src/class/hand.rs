@@ -12,10 +12,8 @@ use std::cmp::Reverse;
 use super::by_hand::{Of, SetByHand, Target};
 use super::{ByHand, Word};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::model::{ChosenLimit, Flow, LimitNumber, Process};
+use crate::model::{ChosenLimit, Flow, LimitNumber, Process, ROOT};
 use crate::sockets::flows::Tracked;
-
-const ROOT: u32 = 0;
 
 /// All that is set, in the order in which it was.
 #[derive(Debug, Default)]

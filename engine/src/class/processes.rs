@@ -12,7 +12,7 @@ use super::action::Action;
 use super::active::Meant;
 use super::flows::{COST_OF_A_STEP, Classes};
 use super::{Itself, Verdict};
-use crate::model::{Fingerprint, Nice, Process, ProcessId, RuleId, Treatment};
+use crate::model::{Fingerprint, Nice, Process, ProcessId, ROOT, RuleId, Treatment};
 use crate::sockets::owners::Unidentified;
 use crate::turns::Turns;
 
@@ -24,7 +24,6 @@ const OF_USERS: usize = MOST_PROCESSES - 1024;
 const OF_A_USER: usize = 512;
 /// Each costs some 50 us.
 const READ_AT_ONCE: usize = 64;
-const ROOT: u32 = 0;
 /// Of the initial pid namespace.
 const INIT: u32 = 1;
 

@@ -48,7 +48,7 @@ fields! {
         cookie, protocol, local, remote, state, owner, uid, priority, dscp, cgroup_id, ifindex, cwnd, clamp, ssthresh,
         mss_bytes, srtt_us, min_rtt_us, rttvar_us, in_flight_bytes, unsent_bytes, unacked_bytes,
         delivery_rate_bytes_per_s, pacing_rate_bytes_per_s, retransmits, delivered_segments, acked_bytes,
-        received_bytes, latest_rtt_us, receiver_rtt_us, offered_bytes, ca_state, congestion_control,
+        received_bytes, latest_rtt_us, receiver_rtt_us, ca_state, congestion_control,
     }
     ProcessId { pid, start_ns }
     Process {

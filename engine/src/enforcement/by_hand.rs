@@ -12,14 +12,13 @@ use super::view::LimitsView;
 use crate::class::by_hand::{SetByHand, Target, is_in};
 use crate::class::hand::holds_for_flow;
 use crate::downlink::Passing;
-use crate::model::{ChosenLimit, Class, LimitNumber, Process, Rates};
+use crate::model::{ChosenLimit, Class, LimitNumber, Process, ROOT, Rates};
 use crate::queue::BackgroundFlow;
 use crate::rate;
 use crate::sockets::flows::Tracked;
 
 /// Of why a limit does not hold for all of its flows.
 const MOST_REASONS: usize = 4;
-const ROOT: u32 = 0;
 
 /// What is set, and what becomes of it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

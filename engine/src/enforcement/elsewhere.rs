@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{NOT_ENFORCED, REMEMBERED};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::model::ProcessId;
+use crate::model::{ProcessId, ROOT};
 use crate::turns::Turns;
 
 /// Processes in other network namespaces that are shown: of each user so many, root's first.
@@ -18,7 +18,6 @@ const MOST_ELSEWHERE: usize = 64;
 /// many.
 const MOST_SAID_OF_USER: usize = 4;
 const MOST_SAID: usize = 16;
-const ROOT: u32 = 0;
 
 /// A process for which something was chosen, and whose sockets are in another network namespace.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::class::{Class, LimitNumber, Rates, RuleId};
 
+/// The user whom no bound and no user's word binds.
+pub const ROOT: u32 = 0;
+
 /// A process, held by a pidfd where it is named so.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct ProcessId {

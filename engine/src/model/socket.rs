@@ -171,9 +171,6 @@ pub struct Flow {
     /// As this end sees it of what it receives, by the timestamps that come back; 0: none, or of an older giveway's record.
     #[serde(default)]
     pub receiver_rtt_us: u32,
-    /// That may still come, whatever window is offered from now on. 0 in records of an older giveway.
-    #[serde(default)]
-    pub offered_bytes: u64,
     pub ca_state: CaState,
     pub congestion_control: String,
 }

@@ -71,7 +71,6 @@ pub fn upload() -> Flow {
         received_bytes: 0,
         latest_rtt_us: 0,
         receiver_rtt_us: 0,
-        offered_bytes: 0,
         ca_state: CaState::Open,
         congestion_control: "cubic".to_owned(),
     }
@@ -298,6 +297,33 @@ fn the_kernel_is_asked_whose_a_clamp_is_that_nobody_here_knows_of() {
         },
     );
     assert!(engine.status(Duration::from_secs(1)).flows[0].stepped_back);
+}
+
+#[test]
+fn a_value_that_giveway_does_not_know_to_have_set_is_asked_about_with_a_reason() {
+    let mut engine = asking();
+    let mut idle_with_a_clamp = |ms| {
+        let flows = vec![Flow {
+            cookie: Cookie(8),
+            clamp: Some(20),
+            unsent_bytes: 0,
+            ..upload()
+        }];
+        let pass = Input::Pass {
+            flows,
+            complete: false,
+            queues: Default::default(),
+        };
+        engine.step(Duration::from_millis(ms), pass)
+    };
+    let asked = (3..6)
+        .flat_map(|pass| idle_with_a_clamp(pass * 100))
+        .find_map(|action| match action {
+            Action::Set(request) => request.settings.into_iter().next(),
+            _ => None,
+        });
+    let reason = asked.expect("only the kernel knows whose it is").reason;
+    assert!(!reason.rule.is_empty() && !reason.why.is_empty(), "{reason:?}");
 }
 
 #[test]

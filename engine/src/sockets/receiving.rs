@@ -16,14 +16,10 @@ const BULK_WITHIN: Duration = Duration::from_secs(1);
 /// ... and no longer when less than this came in so long: well below what four segments each round trip are.
 const OVER_BYTES: u64 = 4 * 1024;
 const OVER_WITHIN: Duration = Duration::from_secs(2);
-/// A rate is that of a round trip, and of no less than this: a window comes in one piece.
-const RATE_OVER: Duration = Duration::from_millis(300);
 const LONGEST_RTT_US: u32 = 5_000_000;
-/// Between two passes at most, where something comes.
-const PASS: Duration = Duration::from_millis(250);
 /// A sender that said nothing for longer than one and a half round trips, and this, had nothing to send; the packet that comes then
 /// answers one of ours from before. The kernel counts that as a round trip, and its mean remembers it for some time.
-const PAUSE: Duration = PASS;
+const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_SHOWS: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, Default)]
@@ -107,40 +103,15 @@ impl Receiving {
         (!self.rtt.is_zero()).then_some((self.rtt, self.min_rtt))
     }
 
-    /// Bytes a second of the latest round trip.
-    pub fn rate(&self, now: Duration) -> f64 {
-        let Some((latest, bytes)) = self.arrived.back().copied() else {
-            return 0.0;
-        };
-        // What the next pass will show has not stopped coming.
-        let end = if now.saturating_sub(latest) > PASS { now } else { latest };
-        let over = self.rtt.max(RATE_OVER);
-        let (from, had) = self.at(end.saturating_sub(over));
-        let seconds = end.saturating_sub(from).as_secs_f64();
-        if seconds > 0.0 {
-            bytes.saturating_sub(had) as f64 / seconds
-        } else {
-            0.0
-        }
-    }
-
     fn since(&self, now: Duration, within: Duration) -> u64 {
         let latest = self.arrived.back().map_or(0, |(_, bytes)| *bytes);
-        latest.saturating_sub(self.at(now.saturating_sub(within)).1)
+        latest.saturating_sub(self.at(now.saturating_sub(within)))
     }
 
-    /// What had come by then, and when that was seen; the oldest that is known where that is later.
-    fn at(&self, then: Duration) -> (Duration, u64) {
+    /// What had come by then; where that is not known, the least that is.
+    fn at(&self, then: Duration) -> u64 {
         let until_then = self.arrived.iter().rev().find(|(at, _)| *at <= then);
-        match until_then.or(self.arrived.front()) {
-            // Nothing came since.
-            Some((at, bytes)) => ((*at).max(then.min(self.newest())), *bytes),
-            None => (then, 0),
-        }
-    }
-
-    fn newest(&self) -> Duration {
-        self.arrived.back().map_or(Duration::ZERO, |(at, _)| *at)
+        until_then.or(self.arrived.front()).map_or(0, |(_, bytes)| *bytes)
     }
 }
 

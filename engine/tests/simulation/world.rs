@@ -410,7 +410,6 @@ fn bulk_upload(cookie: Cookie) -> Flow {
         received_bytes: 0,
         latest_rtt_us: 0,
         receiver_rtt_us: 0,
-        offered_bytes: 0,
         ca_state: CaState::Open,
         congestion_control: "cubic".to_owned(),
     }

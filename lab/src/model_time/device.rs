@@ -189,7 +189,6 @@ fn shown(cookie: u64, sender: &TcpSender) -> Flow {
         delivered_segments: sender.rate.delivered() as u32,
         latest_rtt_us: us(sender.rtt.latest_ns),
         receiver_rtt_us: 0,
-        offered_bytes: 0,
         ca_state: sender.ca_state,
         congestion_control: "cubic".to_owned(),
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use giveway_engine::class;
 use giveway_engine::class::by_hand::{MOST_PROCESSES, SetByHand, Target};
-use giveway_engine::model::{ChosenLimit, Class, Limit, Process, ProcessId, Rates, Treatment};
+use giveway_engine::model::{ChosenLimit, Class, Limit, Process, ProcessId, ROOT, Rates, Treatment};
 use giveway_engine::network::action::Input;
 use giveway_engine::queue;
 use giveway_engine::queue::BackgroundFlow;
@@ -26,7 +26,6 @@ use crate::kernel::libbpf_log::one_line;
 use crate::kernel::now;
 use crate::kernel::tasks::shown;
 
-const ROOT: u32 = 0;
 /// Of what a task connects.
 const NOTHING_SAID: u32 = 0;
 /// Targets, of each user, of all users but root, and in all. Each is looked at once a second, and for each flow that is

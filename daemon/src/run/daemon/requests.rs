@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail, ensure};
 use giveway_engine::class;
-use giveway_engine::model::{Choice, ChosenLimit, Class, LimitNumber, Process, Rates};
+use giveway_engine::model::{Choice, ChosenLimit, Class, LimitNumber, Process, ROOT, Rates};
 use giveway_engine::network::action::Input;
 use giveway_engine::queue::Backend;
 use giveway_engine::queue::links::LinkView;
@@ -20,8 +20,6 @@ use crate::control::ChoiceOutcome;
 use crate::control::server::Call;
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::{now, walker};
-
-const ROOT: u32 = 0;
 
 impl Running {
     /// Returns the connection of a client that asked for the end. A client that has gone meanwhile is no error.

@@ -177,32 +177,3 @@ fn what_another_tool_sets_after_a_pause_is_told_by_the_policys_rule() {
     assert!(change.why.contains("another tool"), "{change}");
     assert_eq!(change.rule, policys, "{change}");
 }
-
-#[test]
-fn a_value_that_giveway_does_not_know_to_have_set_is_asked_about_with_a_reason() {
-    let mut engine = asking();
-    engine.step(
-        Duration::from_millis(150),
-        Input::Sockets(crate::sockets::Input::Events(Vec::new())),
-    );
-    let mut passes = (2..8).map(|pass| pass * 1_000).flat_map(|ms| {
-        let flows = vec![Flow {
-            cookie: Cookie(8),
-            clamp: Some(20),
-            unsent_bytes: 0,
-            ..upload()
-        }];
-        let pass = Input::Pass {
-            flows,
-            complete: false,
-            queues: Default::default(),
-        };
-        engine.step(Duration::from_millis(ms), pass)
-    });
-    let asked = passes.find_map(|action| match action {
-        Action::Set(request) if request.cookie == Cookie(8) => request.settings.into_iter().next(),
-        _ => None,
-    });
-    let reason = asked.expect("only the kernel knows whose it is").reason;
-    assert!(!reason.rule.is_empty() && !reason.why.is_empty(), "{reason:?}");
-}
