@@ -28,7 +28,7 @@ impl Recipes {
     }
 
     fn of(text: &str) -> Result<Self> {
-        let blocks = blocks(section(text, "Three recipes")?);
+        let blocks = blocks(section(text, "Four recipes")?);
         ensure!(
             blocks.len() == 5,
             "README.md has {} blocks of recipes, and this scenario runs 5",
@@ -51,7 +51,7 @@ impl Recipes {
         let rate = "rate_mbit";
         let hint = format!("`{rate}` in `[link]`");
         ensure!(
-            section(text, "Three recipes")?.contains(&hint),
+            section(text, "Four recipes")?.contains(&hint),
             "README.md does not say {hint}"
         );
         Ok(Self {
