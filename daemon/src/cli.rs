@@ -32,8 +32,8 @@ const LONG_VERSION: &str = concat!(
     env!("GIVEWAY_OBJECTS")
 );
 
-/// Makes this endpoint give way on its own: to what its user does now, and to its neighbours on the same
-/// access point. Nothing to change on the router or the far end.
+/// Makes this endpoint give way on its own: to what its user does now, and to its peers on the same
+/// access point. Nothing to change on the router or the remote host.
 #[derive(Parser)]
 #[command(name = "giveway", version, long_version = LONG_VERSION, max_term_width = 100)]
 pub struct Cli {
@@ -45,20 +45,20 @@ pub struct Cli {
 pub enum Command {
     /// Run the daemon for this network namespace, in the foreground
     Run(RunArgs),
-    /// Show what is in force: caps, queue, priorities, rules, sockets with their classes, neighbours
+    /// Show what is active: caps, queue, priorities, rules, sockets with their classes, peers
     ///
     /// In the list of sockets `>` is before those that send, and `!` before those of which giveway leaves a setting alone
     /// because another tool has set it or the kernel refused it. `UP/DOWN` is the payload, Mbit/s, that was acknowledged and that
     /// arrived in the last second.
     Status(Json),
-    /// Watch what is in force, live: sockets and processes with class, cwnd, cap, RTT and rate; the queue, neighbours, real time
+    /// Watch what is active, live: sockets and processes with class, cwnd, cap, RTT and rate; the queue, peers, real time
     ///
     /// `h` shows the keys. Nothing is changed, and the daemon is asked once a second at most. Colours are left out where
     /// NO_COLOR is set.
     Top(TopArgs),
     /// Show what was changed on a process, a thread, a socket or the queue, by which rule, on what evidence, and when
     Why(WhyArgs),
-    /// Serve one page on the loopback that shows what is in force, live, and /metrics for Prometheus
+    /// Serve one page on the loopback that shows what is active, live, and /metrics for Prometheus
     Web(WebArgs),
     /// Show what this kernel allows, what is therefore off, and what keeps this machine from answering in time
     Doctor(DoctorArgs),
@@ -67,10 +67,10 @@ pub enum Command {
     /// Show what giveway changes on this link: intervals with it and without it, in random order
     ///
     /// What is measured is this machine's own traffic, or with --peer transfers to and from another machine that fill the
-    /// link, and what others wait for meanwhile. Without giveway means that the daemon takes back all that it has changed,
-    /// for that interval; it is in force again as soon as this command ends, in whatever way.
+    /// link, and what others wait for meanwhile. Without giveway means that the daemon revokes all that it has changed,
+    /// for that interval; it is active again as soon as this command ends, in whatever way.
     Try(TryArgs),
-    /// Be the far end of `giveway try` on another machine, until interrupted; whoever reaches its address may fill this link
+    /// Be the remote host of `giveway try` on another machine, until interrupted; whoever reaches its address may fill this link
     Peer(PeerArgs),
     /// Measure how late this machine wakes up, and name what made the worst wake-ups late
     Jitter(JitterArgs),
@@ -81,14 +81,14 @@ pub enum Command {
     Plot(PlotArgs),
     /// Set the class of what runs already: a process with all that it starts, a systemd unit, a cgroup, or a flow
     ///
-    /// In force within a second, for connections that are open as for new ones, before all rules. Users set it for their own,
+    /// Active within a second, for connections that are open as for new ones, before all rules. Users set it for their own,
     /// as far as [classes] lets them choose. It is kept when giveway is restarted, not when the machine is, and ends with its
     /// target.
     #[command(subcommand)]
     Class(ClassCommand),
     /// Limit the rate of what runs already: a process with all that it starts, a systemd unit, a cgroup, or a flow
     ///
-    /// All that one limit is for shares it. In force within a second, for connections that are open as for new ones. A
+    /// All that one limit is for shares it. Active within a second, for connections that are open as for new ones. A
     /// user's limit is for that user's own, and lifts neither a rule's nor root's. It is kept when giveway is restarted, not
     /// when the machine is, and ends with its target.
     #[command(subcommand)]
@@ -102,7 +102,7 @@ pub enum Command {
     ///
     /// The daemon goes on watching. A restart of it ends the pause.
     Pause(PauseArgs),
-    /// End a pause: everything is in force again
+    /// End a pause: everything is active again
     Resume,
     /// Run a command as traffic of a class, with real-time priority, or both, as far as the configuration lets you
     Exec(ExecArgs),
@@ -123,7 +123,7 @@ pub enum Command {
     Config(ConfigArgs),
     /// Wait for the daemon's end and undo what it left behind (started by `run` itself)
     #[command(hide = true)]
-    Guardian,
+    Watchdog,
     /// Look up executables that rules name (started by `run` itself)
     #[command(hide = true)]
     LookUp,

@@ -9,7 +9,7 @@ pub mod server;
 use serde::{Deserialize, Serialize};
 
 use giveway_engine::class::Activity;
-use giveway_engine::config::{RealtimeRule, SchedPolicyName};
+use giveway_engine::config::{PrioritySection, SchedPolicyName};
 use giveway_engine::enforcement::by_hand::HandView;
 use giveway_engine::model::{Class, ProcessId};
 use giveway_engine::queue::BackgroundFlow;
@@ -43,7 +43,7 @@ pub enum Request {
     ByHand,
     /// Adds a rule; answered by nothing but consent, as the next one.
     RealtimeAdd {
-        rule: Box<RealtimeRule>,
+        rule: Box<PrioritySection>,
     },
     RealtimeRemove {
         name: String,
@@ -81,8 +81,8 @@ pub enum Request {
     ActiveList,
     /// Read the rules for classes again; answered by [`ReloadSummary`].
     Reload,
-    /// Nothing is in force for as long as this connection lives, and no longer than so many seconds; answered by
-    /// [`PausedView`](giveway_engine::status::PausedView) when everything is taken back.
+    /// Nothing is active for as long as this connection lives, and no longer than so many seconds; answered by
+    /// [`PausedView`](giveway_engine::status::PausedView) when everything is revoked.
     Pause {
         for_s: u32,
     },
@@ -91,7 +91,7 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_s: Option<u64>,
     },
-    /// Everything is in force again; answered by whether it was not.
+    /// Everything is active again; answered by whether it was not.
     Resume,
     /// The rates of this link, whatever is configured; one that is not given stays, and None: as it is configured. Answered by
     /// whether that is news.
@@ -166,14 +166,14 @@ pub struct ChoiceOutcome {
     /// The limits that hold in place of the one that was chosen.
     #[serde(default)]
     pub in_place: Vec<String>,
-    /// On which packets are ordered as they leave, and on which bulk and background give way as they arrive.
+    /// On which packets are ordered as they leave, and on which bulk and background yield as they arrive.
     #[serde(default)]
     pub orders_sent: Vec<String>,
     #[serde(default)]
     pub orders_received: Vec<String>,
 }
 
-/// The rules for classes that are in force.
+/// The rules for classes that are active.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ReloadSummary {
     pub rules: usize,

@@ -84,8 +84,8 @@ impl KeyFile {
                 about.mode() & 0o7777
             );
         }
-        if let Some(why) = not_the_callers(&self.path, &about) {
-            bail!("{why}");
+        if let Some(reason) = not_the_callers(&self.path, &about) {
+            bail!("{reason}");
         }
         let mut text = String::new();
         file.take(LONGEST_KEY_FILE).read_to_string(&mut text)?;

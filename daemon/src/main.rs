@@ -2,7 +2,7 @@
 //! `giveway`: one binary, each command a module of the library beside it.
 //!
 //! It has the C library's `main`, not Rust's: before that one the runtime reads /proc/self/maps, and whoever may list /proc
-//! could keep every giveway from starting, the guardian and `giveway revert` included. What the runtime would have
+//! could keep every giveway from starting, the watchdog and `giveway revert` included. What the runtime would have
 //! prepared is prepared here, but for its message about a stack that has overflown.
 #![cfg_attr(not(test), no_main)]
 // A test of this program has Rust's own, and there is nothing in it.
@@ -20,7 +20,7 @@ use giveway::commands::{
 };
 use giveway::run::asked::StartMoment;
 use giveway::words::printable;
-use giveway::{exit, guardian, inherited, key, lookup, run, say};
+use giveway::{exit, inherited, key, lookup, run, say, watchdog};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
@@ -92,7 +92,7 @@ fn run_command() -> u8 {
         Command::Revert(args) => revert::run(args),
         Command::Reload => reload::run(),
         Command::Config(args) => config::run(args),
-        Command::Guardian => guardian::run(),
+        Command::Watchdog => watchdog::run(),
         Command::LookUp => lookup::serve(),
     };
     // Whatever was logged stands before the last line.

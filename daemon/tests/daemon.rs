@@ -32,10 +32,10 @@ mod daemon {
     mod locked;
     mod lookup;
     mod namespace;
-    mod neighbours;
     mod nice;
     mod order;
     mod owners;
+    mod peers;
     mod queue;
     mod realtime;
     mod receive;

@@ -25,8 +25,8 @@ pub use conditions::Conditions;
 pub use lines::{Located, problems, read, read_rules};
 pub use sections::{
     BackendName, Background, CEILING, Cap, CapPolicyName, Chain, ClassRule, ClassesSection, Config, Control, Deadline,
-    GrantRule, Group, LinkSection, LocalTraffic, MOST_LINKS, MarksSection, Monitor, Prefer, QueueSection, RateMbit,
-    RealtimeLimits, RealtimeRule, ReceiveSection, SchedPolicyName, UplinkSection,
+    GrantRule, Group, LinkSection, LocalTraffic, MOST_LINKS, MarksSection, Monitor, Prefer, PriorityLimitsSection,
+    PrioritySection, QueueSection, RateMbit, ReceiveSection, SchedPolicyName, UplinkSection,
 };
 pub use together::MOST_FLOWS;
 
@@ -47,11 +47,11 @@ pub enum ConfigError {
     },
     #[error("`{old}` is called `{new}`")]
     Renamed { old: String, new: String },
-    #[error("`[[{table}]]` cannot match `{condition}`: {why}; {instead}")]
+    #[error("`[[{table}]]` cannot match `{condition}`: {reason}; {instead}")]
     CannotMatch {
         table: &'static str,
         condition: String,
-        why: &'static str,
+        reason: &'static str,
         instead: &'static str,
     },
     #[error("`{key}`: {}", one_line(.problem))]

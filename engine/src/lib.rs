@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What giveway decides.
 //!
-//! In: observations of the kernel, of the neighbours and of the configuration, each with the time at which
+//! In: observations of the kernel, of the peers and of the configuration, each with the time at which
 //! it was made. Out: actions, and a status that explains them. Never: a clock, a socket, a file, an
 //! environment variable, `unsafe`. That is what lets many devices be simulated in virtual time.
 //!

@@ -75,13 +75,13 @@ mod tests {
 
     #[test]
     fn a_bare_number_is_refused_with_what_it_likely_means() {
-        let why = parse("2.5").unwrap_err();
-        assert!(why.contains("2.5 means 2.5mbit?"), "{why}");
+        let reason = parse("2.5").unwrap_err();
+        assert!(reason.contains("2.5 means 2.5mbit?"), "{reason}");
     }
 
     #[test]
     fn what_is_no_rate_or_none_that_a_limit_may_have_is_refused_with_the_reason() {
-        for (text, why) in [
+        for (text, reason) in [
             ("", "is no rate"),
             ("mbit", "is no rate"),
             ("-1mbit", "is no rate"),
@@ -95,7 +95,7 @@ mod tests {
             ("11gbit", "10kbit to 10gbit"),
         ] {
             let told = parse(text).unwrap_err();
-            assert!(told.contains(why), "{text}: {told}");
+            assert!(told.contains(reason), "{text}: {told}");
         }
     }
 

@@ -125,11 +125,11 @@ fn change(request: Request, json: bool, done: &str) -> Result<()> {
         true => print_line(format_args!("{target}: {done}"))?,
         false => print_line(format_args!("{target}: {done}; nothing has changed"))?,
     }
-    if let Some(why) = &now.comes_back {
-        note(format_args!("warning: {why}"));
+    if let Some(reason) = &now.comes_back {
+        note(format_args!("warning: {reason}"));
     }
-    for why in now.not_enforced.iter().take(MOST_LINES) {
-        note(format_args!("warning: not enforced everywhere: {why}"));
+    for reason in now.not_enforced.iter().take(MOST_LINES) {
+        note(format_args!("warning: not enforced everywhere: {reason}"));
     }
     let more = now.not_enforced.len().saturating_sub(MOST_LINES);
     if more > 0 {

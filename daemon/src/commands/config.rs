@@ -15,7 +15,7 @@ use super::{counted, print};
 use crate::exit::Usage;
 use crate::files::not_the_callers;
 use crate::kernel::uid_of;
-use crate::neighbours::open_to_users;
+use crate::peers::open_to_users;
 use crate::rules::{self, is_script, starts};
 use crate::run::USUAL_CONFIGURATION;
 use crate::say::print_line;
@@ -204,13 +204,13 @@ fn unread(path: &Path) -> Option<String> {
     }
     rules::text(path, true)
         .err()
-        .map(|why| format!("{file}: is not read there: {why}"))
+        .map(|reason| format!("{file}: is not read there: {reason}"))
 }
 
 /// Why `giveway run` would refuse it.
 fn somebody_elses(path: &Path) -> Option<String> {
-    let why = not_the_callers(path, &fs::metadata(path).ok()?)?;
-    Some(format!("{}: is refused by `giveway run`: {why}", path.display()))
+    let reason = not_the_callers(path, &fs::metadata(path).ok()?)?;
+    Some(format!("{}: is refused by `giveway run`: {reason}", path.display()))
 }
 
 /// What does nothing beside the rules: keys that another one stands in for, and real-time priority of no program.
@@ -218,14 +218,14 @@ fn idle_keys(path: &Path, text: &str) -> Vec<Warning> {
     let Ok(config) = Config::parse(text) else {
         return Vec::new();
     };
-    let programs = config.realtime.iter().filter_map(|rule| rule.conditions.exe.as_deref());
+    let programs = config.priority.iter().filter_map(|rule| rule.conditions.exe.as_deref());
     let idle = programs.filter_map(|exe| {
         Some(Warning::of_machine(format!(
-            "the [[realtime]] of {exe} holds for nothing here: {}",
+            "the [[priority]] of {exe} holds for nothing here: {}",
             no_program(exe)?
         )))
     });
-    let alone = config.realtime.iter().map(|rule| &rule.conditions).filter(|asked| {
+    let alone = config.priority.iter().map(|rule| &rule.conditions).filter(|asked| {
         [&asked.cmdline, &asked.unit, &asked.cgroup]
             .into_iter()
             .all(Option::is_none)
@@ -233,7 +233,7 @@ fn idle_keys(path: &Path, text: &str) -> Vec<Warning> {
     let shared = alone.filter_map(|asked| {
         let exe = asked.exe.as_deref()?;
         Some(Warning::of_machine(format!(
-            "the [[realtime]] of {exe} {}",
+            "the [[priority]] of {exe} {}",
             shared(exe)?
         )))
     });
@@ -260,7 +260,7 @@ const MORE_THAN_ANY_MBIT: f64 = 10_000.0;
 /// Keys of [cap] beside which others do not count.
 fn idle_of_cap(config: &Config) -> Vec<String> {
     let (cap, default) = (&config.cap, Cap::default());
-    if config.cap_policy() == CapPolicyName::Found {
+    if config.cap_policy() == CapPolicyName::Estimated {
         return beside_found(config);
     }
     let needs_found = [
@@ -269,7 +269,7 @@ fn idle_of_cap(config: &Config) -> Vec<String> {
     ];
     let idle = needs_found.into_iter().filter(|(_, is_given)| *is_given);
     let idle = idle.map(|(what, _)| {
-        format!("[cap] {what}: no capacity is found here (policy = \"found\", or a group's key and no number)")
+        format!("[cap] {what}: no capacity is found here (policy = \"estimated\", or a group's key and no number)")
     });
     let stands_in = cap.capacity_mbit.is_some() && cap.fixed_segments.is_some();
     let unused =
@@ -295,19 +295,19 @@ fn beside_found(config: &Config) -> Vec<String> {
         .uplink
         .iter()
         .find(|uplink| uplink.interface.as_ref() == group_on);
-    if own.and_then(|uplink| uplink.rate_mbit).or(of_link) == Some(RateMbit::Found) {
+    if own.and_then(|uplink| uplink.rate_mbit).or(of_link) == Some(RateMbit::Estimated) {
         said.push("rate_mbit = \"auto\" on the group's interface: both find a rate from the same packets, which was not measured".to_owned());
     }
     if config.group.key_file.is_none() {
         said.push(
-            "[cap] policy = \"found\" without [group] key_file: this device finds a share alone, and takes your other \
+            "[cap] policy = \"estimated\" without [group] key_file: this device finds a share alone, and takes your other \
              devices for ones without giveway"
                 .to_owned(),
         );
     }
     let carries = rates(config).filter_map(|(_, rate)| match rate {
         RateMbit::Fixed(mbit) => Some(mbit),
-        RateMbit::Found => None,
+        RateMbit::Estimated => None,
     });
     let carries = carries.reduce(f64::min).unwrap_or(MORE_THAN_ANY_MBIT);
     if cap.floor_mbit >= carries {
@@ -316,10 +316,10 @@ fn beside_found(config: &Config) -> Vec<String> {
             cap.floor_mbit
         ));
     }
-    let (passes, tried) = (config.monitor.passes_per_second, Monitor::default().passes_per_second);
+    let (passes, tried) = (config.monitor.polls_per_second, Monitor::default().polls_per_second);
     if passes < tried {
         said.push(format!(
-            "[monitor] passes_per_second = {passes}: policy = \"found\" looks for a queue at each pass, and was measured with \
+            "[monitor] polls_per_second = {passes}: policy = \"estimated\" looks for a queue at each poll, and was measured with \
              {tried}; with fewer it comes late"
         ));
     }
@@ -342,7 +342,7 @@ fn idle_rates(config: &Config) -> Vec<String> {
         BackendName::None => "none",
         _ => return Vec::new(),
     };
-    let found = rates(config).filter(|(_, rate)| *rate == RateMbit::Found);
+    let found = rates(config).filter(|(_, rate)| *rate == RateMbit::Estimated);
     let mut said: Vec<String> = found
         .map(|(key, _)| {
             format!(
@@ -394,27 +394,27 @@ fn stem(path: &Path) -> String {
 /// What in it does nothing, here at least.
 fn idle(rules: &Rules) -> impl Iterator<Item = Warning> {
     let anywhere = rules.remarks().into_iter();
-    let anywhere = anywhere.map(|(rule, why)| Warning::of_file(format!("{rule}: {why}")));
+    let anywhere = anywhere.map(|(rule, reason)| Warning::of_file(format!("{rule}: {reason}")));
     let idle = rules.by_executable().filter_map(|(rule, exe)| {
-        let why = no_program(exe)?;
-        Some(format!("{rule}: holds for nothing here: {why}"))
+        let reason = no_program(exe)?;
+        Some(format!("{rule}: holds for nothing here: {reason}"))
     });
     let shared = rules.by_executable_alone().filter_map(|(rule, exe)| {
         // Of a script the above is the matter.
-        let why = shared(exe).filter(|_| no_program(exe).is_none())?;
-        Some(format!("{rule}: {why}"))
+        let reason = shared(exe).filter(|_| no_program(exe).is_none())?;
+        Some(format!("{rule}: {reason}"))
     });
     let elsewhere = rules
         .by_interface()
         .filter(|(_, interface)| if_nametoindex(*interface).is_err())
         .map(|(rule, interface)| format!("{rule}: holds for nothing now: there is no interface {interface}"));
     let no_units = rules.by_unit().filter_map(|(rule, unit)| {
-        let why = no_unit(&unit)?;
-        Some(format!("{rule}: holds for nothing now: {why}"))
+        let reason = no_unit(&unit)?;
+        Some(format!("{rule}: holds for nothing now: {reason}"))
     });
     let scripts = rules.by_script(&is_script).into_iter();
-    let scripts = scripts.map(|(rule, why)| format!("{rule}: {why}"));
-    let of_nobody = rules.for_nobody().map(|(rule, why)| format!("{rule}: {why}"));
+    let scripts = scripts.map(|(rule, reason)| format!("{rule}: {reason}"));
+    let of_nobody = rules.for_nobody().map(|(rule, reason)| format!("{rule}: {reason}"));
     let here = idle
         .chain(shared)
         .chain(elsewhere)

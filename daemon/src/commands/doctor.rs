@@ -45,9 +45,9 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
             .map(|c| json!({"name": c.name, "available": c.available(), "why_not": c.why_not, "lost": c.lost}))
             .collect();
         let status = daemon.as_ref().ok();
-        let degraded = status.map_or(&[][..], |status| &status.daemon.degraded);
+        let warnings = status.map_or(&[][..], |status| &status.daemon.warnings);
         let report = json!({
-            "kernel": kernel_release(), "capabilities": list, "daemon": daemon.is_ok(), "degraded": degraded,
+            "kernel": kernel_release(), "capabilities": list, "daemon": daemon.is_ok(), "warnings": warnings,
             "response": findings, "measured": measured, "queue": status.map(|status| &status.network.queue),
             "links": status.map(|status| &status.network.links),
         });
@@ -84,7 +84,7 @@ fn render_daemon(status: &Status, columns: usize) -> String {
     let queues = queue_lines(&status.network)
         .into_iter()
         .map(|line| format!("queue: {line}"));
-    for line in queues.chain(daemon.degraded.iter().cloned()) {
+    for line in queues.chain(daemon.warnings.iter().cloned()) {
         text += &hanging("  ", 4, &line, Some(columns));
         text += "\n";
     }

@@ -113,8 +113,8 @@ fn say_what_is_not_enforced(args: &ExecArgs, rates: Rates, chosen: Option<&Choic
         (Some(_), true) => "the class is",
         (None, _) => "the limit is",
     };
-    for why in chosen.not_enforced.iter().take(MOST_LINES) {
-        note(format_args!("warning: {what} not enforced everywhere: {why}"));
+    for reason in chosen.not_enforced.iter().take(MOST_LINES) {
+        note(format_args!("warning: {what} not enforced everywhere: {reason}"));
     }
     let more = chosen.not_enforced.len().saturating_sub(MOST_LINES);
     if more > 0 {
@@ -125,7 +125,7 @@ fn say_what_is_not_enforced(args: &ExecArgs, rates: Rates, chosen: Option<&Choic
     chosen
         .in_place
         .iter()
-        .for_each(|why| note(format_args!("warning: its limit does not hold: {why}")));
+        .for_each(|reason| note(format_args!("warning: its limit does not hold: {reason}")));
     if chosen.in_place.is_empty() {
         limit_lines(rates, chosen).iter().for_each(note);
     }
@@ -136,16 +136,16 @@ fn say_what_is_not_enforced(args: &ExecArgs, rates: Rates, chosen: Option<&Choic
     {
         note(
             "warning: nothing orders bulk here: no managed link has a queue of giveway's (`rate_mbit`), or orders downloads \
-             (`download_rate_mbit`; `giveway status` says why one that is given does not)",
+             (`download_rate_mbit`; `giveway status` says reason one that is given does not)",
         );
     }
-    let gives_way = matches!(args.class, Some(Class::Bulk | Class::Background)) && !chosen.orders_received.is_empty();
-    match (gives_way, rates.down) {
+    let yields = matches!(args.class, Some(Class::Bulk | Class::Background)) && !chosen.orders_received.is_empty();
+    match (yields, rates.down) {
         (true, None) => note(format_args!(
-            "what the command receives by {} gives way to all that is no bulk or background",
+            "what the command receives by {} yields to all that is no bulk or background",
             chosen.orders_received.join(", ")
         )),
-        (true, Some(_)) => note("what it receives has its limit, and does not give way below that"),
+        (true, Some(_)) => note("what it receives has its limit, and does not yield below that"),
         (false, _) => {}
     }
 }
@@ -177,7 +177,7 @@ fn ask_for_real_time(args: &ExecArgs, priority: u32) -> Result<()> {
     let place = Place::here()?;
     let granted: Option<LaunchTerms> = client::patiently(|| client::ask(&place, request.clone())?.first())?;
     let rttime_us = u64::from(granted.context("the daemon is of another version")?.rttime_ms) * 1000;
-    // Should the daemon and its guardian die, a thread that never pauses must still come to an end.
+    // Should the daemon and its watchdog die, a thread that never pauses must still come to an end.
     setrlimit(Resource::RLIMIT_RTTIME, rttime_us, rttime_us + GRACE_MS * 1000)
         .context("it is granted, but its time could not be limited (RLIMIT_RTTIME)")
 }

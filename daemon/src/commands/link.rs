@@ -19,7 +19,7 @@ use crate::place::Place;
 use crate::say::{note, print_line};
 
 const SCHEMA: u32 = 1;
-/// Until a rate is in force.
+/// Until a rate is active.
 const TRIES: u32 = 20;
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
@@ -47,7 +47,7 @@ pub struct LinkRateArgs {
     /// What it can send, with a unit (9.5mbit), or `auto`: estimated
     #[arg(long, value_name = "RATE|auto", value_parser = link_rate)]
     pub up: Option<RateMbit>,
-    /// What arrives by it at most, with a unit (50mbit): bulk and background downloads give way within it
+    /// What arrives by it at most, with a unit (50mbit): bulk and background downloads yield within it
     #[arg(long, value_name = "RATE", value_parser = download_rate)]
     pub down: Option<f64>,
 }
@@ -96,8 +96,8 @@ fn say_why_not_ordered(name: &str) -> Result<()> {
             return Ok(());
         }
         let is_of_it = |reason: &&String| reason.split([' ', ':']).any(|word| word == name);
-        if let Some(why) = downloads.reasons.iter().find(is_of_it) {
-            note(format_args!("warning: {why}"));
+        if let Some(reason) = downloads.reasons.iter().find(is_of_it) {
+            note(format_args!("warning: {reason}"));
             return Ok(());
         }
         sleep(BETWEEN_TRIES);
@@ -111,7 +111,7 @@ fn say_why_not_ordered(name: &str) -> Result<()> {
 fn shown_up(rate: RateMbit) -> String {
     match rate {
         RateMbit::Fixed(mbit) => format!("{mbit} Mbit/s up"),
-        RateMbit::Found => "auto (estimated) up".to_owned(),
+        RateMbit::Estimated => "auto (estimated) up".to_owned(),
     }
 }
 
@@ -132,22 +132,28 @@ fn show(is_json: bool) -> Result<()> {
 }
 
 fn line(link: &LinkView) -> String {
-    let up = link.rate_mbit.map(shown_up).zip(link.rate_said_in.as_ref());
+    let up = link.rate_mbit.map(shown_up).zip(link.rate_configured_in.as_ref());
     let down = link.download_rate_mbit.map(shown_down);
-    let down = down.zip(link.download_rate_said_in.as_ref());
+    let down = down.zip(link.download_rate_configured_in.as_ref());
     let said = up.into_iter().chain(down);
-    let said: Vec<String> = said.map(|(rate, said_in)| format!("{rate} ({said_in})")).collect();
+    let said: Vec<String> = said
+        .map(|(rate, configured_in)| format!("{rate} ({configured_in})"))
+        .collect();
     let rate = match said.is_empty() {
         true => "no rate is set".to_owned(),
         false => said.join(", "),
     };
-    let queue = link.queue.in_force.as_ref().map_or("as it was".to_owned(), Plan::shown);
-    format!("{}: {rate}; queue: {queue}: {}", link.interface, link.queue.why)
+    let queue = link
+        .queue
+        .installed
+        .as_ref()
+        .map_or("as it was".to_owned(), Plan::shown);
+    format!("{}: {rate}; queue: {queue}: {}", link.interface, link.queue.reason)
 }
 
 fn link_rate(text: &str) -> Result<RateMbit, String> {
     match text {
-        "auto" => Ok(RateMbit::Found),
+        "auto" => Ok(RateMbit::Estimated),
         _ => rate::parse(text).map(|bytes_per_s| RateMbit::Fixed(rate::mbit(bytes_per_s))),
     }
 }

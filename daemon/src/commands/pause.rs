@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `giveway pause` and `giveway resume`: everything is taken back for a while, and is in force again.
+//! `giveway pause` and `giveway resume`: everything is revoked for a while, and is active again.
 
 use anyhow::Result;
 use clap::Args;
@@ -24,14 +24,14 @@ pub fn pause(args: &PauseArgs) -> Result<()> {
         None => "until `giveway resume`".to_owned(),
     };
     print_line(format_args!(
-        "paused: nothing of giveway's is in force, {left}; a restart of giveway ends it, too"
+        "paused: nothing of giveway's is active, {left}; a restart of giveway ends it, too"
     ))
 }
 
 pub fn resume() -> Result<()> {
     let was_paused: bool = client::ask(&Place::here()?, Request::Resume)?.first()?;
     match was_paused {
-        true => print_line(format_args!("everything is in force again")),
+        true => print_line(format_args!("everything is active again")),
         false => print_line(format_args!("it was not paused")),
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `giveway peer`: the far end of `giveway try`, on another machine. It takes and sends what fills the link, and answers
+//! `giveway peer`: the remote host of `giveway try`, on another machine. It takes and sends what fills the link, and answers
 //! probes. Anybody who reaches its address may use it, so everything is bounded, and it sends nothing to an address that has
 //! not completed a TCP handshake.
 

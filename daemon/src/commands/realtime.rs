@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use giveway_engine::config::{Conditions, RealtimeRule, SchedPolicyName};
+use giveway_engine::config::{Conditions, PrioritySection, SchedPolicyName};
 use giveway_engine::priority::{MatchedStatus, PriorityStatus};
 
 use crate::commands::args::{Json, policies};
@@ -76,7 +76,7 @@ pub fn run(command: &RealtimeCommand) -> Result<()> {
     let place = Place::here()?;
     match command {
         RealtimeCommand::Add(args) => {
-            let rule = Box::new(RealtimeRule::from(args));
+            let rule = Box::new(PrioritySection::from(args));
             let exe = rule.conditions.exe.clone();
             let _: Option<LaunchTerms> = client::ask(&place, Request::RealtimeAdd { rule })?.first()?;
             print("the rule holds until the daemon ends; `giveway realtime list` shows it\n")?;
@@ -88,7 +88,7 @@ pub fn run(command: &RealtimeCommand) -> Result<()> {
             let request = Request::RealtimeRemove { name: name.clone() };
             let _: Option<LaunchTerms> = client::ask(&place, request)?.first()?;
             print_line(format_args!(
-                "rule `{name}` is removed, and the priorities that it gave are taken back"
+                "rule `{name}` is removed, and the priorities that it gave are revoked"
             ))?;
         }
         RealtimeCommand::List(output) => {
@@ -103,7 +103,7 @@ pub fn run(command: &RealtimeCommand) -> Result<()> {
     Ok(())
 }
 
-impl From<&RealtimeRuleArgs> for RealtimeRule {
+impl From<&RealtimeRuleArgs> for PrioritySection {
     fn from(args: &RealtimeRuleArgs) -> Self {
         let default = Self::default();
         let absolute = |exe: &std::path::PathBuf| std::path::absolute(exe).unwrap_or_else(|_| exe.clone());
@@ -143,13 +143,13 @@ fn render(view: &PriorityStatus) -> String {
         );
     }
     if view.rules.is_empty() {
-        text += "no rules; `giveway realtime add --exe PATH` makes one, [[realtime]] in the configuration keeps it\n";
+        text += "no rules; `giveway realtime add --exe PATH` makes one, [[priority]] in the configuration keeps it\n";
     }
-    if !view.held.is_empty() {
+    if !view.processes.is_empty() {
         text += "\n       PID TASKS   CPU%  PROCESS               NOW\n";
     }
-    view.held.iter().for_each(|held| text += &held_line(held));
-    view.degraded
+    view.processes.iter().for_each(|held| text += &held_line(held));
+    view.warnings
         .iter()
         .for_each(|line| text += &format!("\nlost: {line}\n"));
     text

@@ -9,7 +9,7 @@ use crate::place::Place;
 
 pub fn run() -> Result<()> {
     let ReloadSummary { rules, unread } = client::ask(&Place::here()?, Request::Reload)?.first()?;
-    let mut text = format!("in force: {} for classes\n", counted(rules, "rule"));
+    let mut text = format!("active: {} for classes\n", counted(rules, "rule"));
     if !unread.is_empty() {
         text += &format!(
             "not read: {} changed since the daemon started, and will count when it starts again\n",

@@ -40,7 +40,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     }
     // First: a daemon that is starting has no socket, and maybe no lock yet.
     let asked = place.request_end();
-    // The daemon, and its guardian, tell their log alone.
+    // The daemon, and its watchdog, tell their log alone.
     let unnoted = unnoted(&place);
     let (mut stopped, mut killed) = match client::stop_daemon(&place) {
         Err(error) if error.is::<NoAnswer>() => (None, Some(end_silent(&place)?)),
@@ -49,7 +49,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     // One that nobody has asked for is of an earlier end.
     let _ = place.take_report();
     let lock = take_over(&place, TakeoverPurpose::Revert)?;
-    let by_guardian = place.take_report();
+    let by_watchdog = place.take_report();
     let is_removed = matches!(lock.ended, Some(EndedDaemon::Removed(_)));
     match lock.ended.filter(|_| (stopped, killed) == (None, None)) {
         Some(EndedDaemon::Alone(pid)) => stopped = Some(pid),
@@ -61,13 +61,13 @@ pub fn run(args: &RevertArgs) -> Result<()> {
         print_json(&json!({
             "daemon_stopped": stopped,
             "daemon_killed": killed,
-            "guardian_undid": by_guardian,
-            "sockets_put_back": undone.sockets,
+            "watchdog_undid": by_watchdog,
+            "sockets_restored": undone.sockets,
             "undone": undone.lines,
             "failed": undone.failed,
         }))?;
     } else {
-        print_ended(stopped, killed, is_removed, by_guardian.as_ref())?;
+        print_ended(stopped, killed, is_removed, by_watchdog.as_ref())?;
         print(&lines("left over", &undone.lines))?;
     }
     if !undone.failed.is_empty() {
@@ -81,12 +81,12 @@ pub fn run(args: &RevertArgs) -> Result<()> {
             0 => String::new(),
             sockets => format!("{} put back; ", counted(sockets, "left-over socket")),
         };
-        print_line(format_args!("{left_over}nothing of giveway's is in force"))?;
+        print_line(format_args!("{left_over}nothing of giveway's is active"))?;
     }
     Ok(())
 }
 
-/// What the daemon and its guardian have not undone, and what a start would go on from.
+/// What the daemon and its watchdog have not undone, and what a start would go on from.
 fn undo_rest(place: &Place, asked: Result<()>, unnoted: Option<UnnotedCount>) -> UndoReport {
     let mut undone = undo(place, false);
     if let Err(error) = asked {
@@ -118,7 +118,7 @@ fn print_ended(
     stopped: Option<u32>,
     killed: Option<u32>,
     is_removed: bool,
-    by_guardian: Option<&String>,
+    by_watchdog: Option<&String>,
 ) -> Result<()> {
     match (stopped, killed) {
         (Some(pid), _) => print_line(format_args!("the daemon (pid {pid}) has undone its work and ended"))?,
@@ -128,9 +128,9 @@ fn print_ended(
         (None, Some(pid)) => print_line(format_args!("the daemon (pid {pid}) did not answer and was killed"))?,
         (None, None) => print_line("no daemon runs in this network namespace")?,
     }
-    match by_guardian {
-        Some(undone) => print_line(format_args!("put back by its guardian: {undone}"))?,
-        None if is_removed => print_line("what its guardian put back is in the daemon's log")?,
+    match by_watchdog {
+        Some(undone) => print_line(format_args!("put back by its watchdog: {undone}"))?,
+        None if is_removed => print_line("what its watchdog put back is in the daemon's log")?,
         None => {}
     }
     Ok(())
@@ -139,13 +139,15 @@ fn print_ended(
 fn show_found(place: &Place, json: bool) -> Result<()> {
     let found = undo(place, true);
     if json {
-        return print_json(&json!({ "sockets_found": found.sockets, "found": found.lines, "failed": found.failed }));
+        return print_json(
+            &json!({ "sockets_found": found.sockets, "estimated": found.lines, "failed": found.failed }),
+        );
     }
     let sockets = format!(
         "{} sockets carry a setting of giveway's; nothing was changed\n",
         found.sockets
     );
-    print(&(sockets + &lines("to be put back", &found.lines) + &lines("cannot be put back", &found.failed)))
+    print(&(sockets + &lines("to be restored", &found.lines) + &lines("cannot be restored", &found.failed)))
 }
 
 fn lines(what: &str, found: &[String]) -> String {

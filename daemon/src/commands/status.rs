@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `giveway status`: what is in force, on a narrow terminal or as JSON.
+//! `giveway status`: what is active, on a narrow terminal or as JSON.
 
 use std::cmp::Reverse;
 
@@ -12,7 +12,7 @@ use giveway_engine::priority::PriorityStatus;
 use giveway_engine::queue::links::LinkView;
 use giveway_engine::queue::traffic::{Band, QueueCounters};
 use giveway_engine::queue::{Plan, QueueView};
-use giveway_engine::status::{FlowView, NeighbourView, NetworkStatus, Status};
+use giveway_engine::status::{FlowView, NetworkStatus, PeerView, Status};
 
 use crate::commands::args::Json;
 use crate::commands::{WIDE, by_hand, counted, hanging, print, print_json, terminal_columns};
@@ -36,7 +36,7 @@ pub fn run(args: &Json) -> Result<()> {
 fn render(status: &Status, columns: Option<usize>) -> String {
     let Status { daemon, network, .. } = status;
     let dry = if network.policy.dry_run {
-        "; dry run: what follows is not in force"
+        "; dry run: what follows is not active"
     } else {
         ""
     };
@@ -55,16 +55,16 @@ fn render(status: &Status, columns: Option<usize>) -> String {
         text += "\n  FORWARDED FOR\n";
     }
     for of in &network.forwarded {
-        let line = format!("{}  {}: {}", of.cgroup, of.class.name(), of.class_why);
+        let line = format!("{}  {}: {}", of.cgroup, of.class.name(), of.class_reason);
         text += &hanging("  ", CLASS_INDENT, &line, columns);
         text += "\n";
     }
     add_limits(&mut text, network, is_wide, columns);
-    if !network.neighbours.is_empty() {
-        text += "\n   NEIGHBOUR                 SENDERS  LAST HEARD  EVERY\n";
+    if !network.peers.is_empty() {
+        text += "\n   PEER                 SENDERS  LAST HEARD  EVERY\n";
     }
-    for neighbour in &network.neighbours {
-        text += &neighbour_line(neighbour);
+    for peer in &network.peers {
+        text += &peer_line(peer);
     }
     text
 }
@@ -100,8 +100,8 @@ fn add_flows(text: &mut String, network: &NetworkStatus, is_wide: bool, columns:
             *text += "\n";
         };
         if flow.class != Class::Standard {
-            let control = gives_way(flow, network.policy.dry_run);
-            let class = format!("{}: {}{control}", flow.class.name(), flow.class_why);
+            let control = yields(flow, network.policy.dry_run);
+            let class = format!("{}: {}{control}", flow.class.name(), flow.class_reason);
             add_line(&class);
         }
         for line in flow.enforcement_shown() {
@@ -147,9 +147,9 @@ fn shortfall_lines(network: &NetworkStatus) -> impl Iterator<Item = String> {
     of_flows.chain(elsewhere)
 }
 
-/// By what a background connection gives way, behind its class.
-fn gives_way(flow: &FlowView, dry_run: bool) -> String {
-    shown_means(flow.background_control.as_deref(), flow.receive_gives_way, dry_run)
+/// By what a background connection yields, behind its class.
+fn yields(flow: &FlowView, dry_run: bool) -> String {
+    shown_means(flow.scavenger.as_deref(), flow.receive_yields, dry_run)
 }
 
 fn shown_means(control: Option<&str>, by_window: bool, dry_run: bool) -> String {
@@ -159,11 +159,11 @@ fn shown_means(control: Option<&str>, by_window: bool, dry_run: bool) -> String 
         (None, true) => "its receive window".to_owned(),
         (None, false) => return String::new(),
     };
-    let gives = if dry_run { "would give" } else { "gives" };
-    format!("; {gives} way by {means}")
+    let yields = if dry_run { "would yield" } else { "yields" };
+    format!("; {yields} by {means}")
 }
 
-/// What is in force, each part under its label.
+/// What is active, each part under its label.
 // Long: a list in the order in which it is shown.
 fn lines(status: &Status) -> Vec<(&'static str, String)> {
     let Status {
@@ -200,10 +200,10 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
     lines.extend(of_each(|queue| queue.counters.as_ref().map(deadline_line)).map(|line| ("deadlines", line)));
     lines.extend(ordering_lines(&network.downloads).map(|line| ("ordering", line)));
     lines.push(("classes", counted(daemon.class_rules, "rule")));
-    let active: Vec<String> = network.active.iter().map(Activity::shown).collect();
+    let active: Vec<String> = network.focus.iter().map(Activity::shown).collect();
     lines.extend((!active.is_empty()).then(|| ("active", active.join(", "))));
     lines.extend(network.by_hand.iter().map(|view| ("by hand", by_hand::shown(view))));
-    let nice = network.nice_processes;
+    let nice = network.reniced_processes;
     lines.extend((nice > 0).then(|| {
         let of = if nice == 1 { "process" } else { "processes" };
         let line = format!("{nice} {of} at nice 19 and in the idle I/O class, as background");
@@ -213,19 +213,19 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
     lines.extend((left_out > 0).then(|| {
         let of = if left_out == 1 { "process" } else { "processes" };
         let line = format!(
-            "{left_out} {of} more than are followed: not made nice by rules, and without a class until they send"
+            "{left_out} {of} more than are followed: not reniced by rules, and without a class until they send"
         );
         ("left out", line)
     }));
     lines.push(("real time", realtime_line(priority.as_ref())));
     lines.extend(priority.as_ref().and_then(receive_line).map(|line| ("receiving", line)));
-    lines.push(("neighbours", neighbours_line(network)));
+    lines.push(("peers", peers_line(network)));
     lines.extend(network.reports.older.map(|address| {
-        let line = format!("{address} speaks an older version of the neighbours' protocol and is not heard");
+        let line = format!("{address} speaks an older version of the peers' protocol and is not heard");
         ("upgrade", line)
     }));
     lines.extend(shortfall_lines(network).map(|line| ("unenforced", line)));
-    lines.extend(daemon.degraded.iter().map(|line| ("degraded", line.clone())));
+    lines.extend(daemon.warnings.iter().map(|line| ("warnings", line.clone())));
     lines
 }
 
@@ -272,12 +272,12 @@ fn ordering_lines(view: &DownlinkView) -> impl Iterator<Item = String> {
             order.interface,
             order.available_mbit,
             order.rate_shown(),
-            order.passing_mbit
+            order.throughput_mbit
         )
     })
 }
 
-/// Of each link the queue that is in force, at what rate, and why.
+/// Of each link the queue that is active, at what rate, and why.
 pub fn queue_lines(network: &NetworkStatus) -> Vec<String> {
     if network.links.is_empty() {
         return vec![queue_line(network, &network.queue)];
@@ -295,18 +295,18 @@ fn named(network: &NetworkStatus, link: &LinkView, line: String) -> String {
 }
 
 fn queue_line(network: &NetworkStatus, queue: &QueueView) -> String {
-    let QueueView { in_force, why, .. } = queue;
-    let shown = in_force.as_ref().map_or("as it was".to_owned(), Plan::shown);
-    let is_dry = in_force.is_some() && network.policy.dry_run;
+    let QueueView { installed, reason, .. } = queue;
+    let shown = installed.as_ref().map_or("as it was".to_owned(), Plan::shown);
+    let is_dry = installed.is_some() && network.policy.dry_run;
     let dry = if is_dry { "; nothing is changed" } else { "" };
-    let mss = in_force.as_ref().and_then(|plan| plan.tuning.short_mss);
+    let mss = installed.as_ref().and_then(|plan| plan.tuning.short_mss);
     let short = mss.map_or(String::new(), |mss| {
         format!("; background connects with segments of at most {mss} bytes")
     });
     let found = queue
-        .measured
+        .estimate
         .map_or(String::new(), |measured| format!("; {}", measured.shown()));
-    format!("{shown}: {why}{found}{short}{dry}")
+    format!("{shown}: {reason}{found}{short}{dry}")
 }
 
 /// None where packets of every class keep their own.
@@ -323,10 +323,10 @@ pub(super) fn realtime_line(priority: Option<&PriorityStatus>) -> String {
     let Some(view) = priority else {
         return "the real-time thread is not running".to_owned();
     };
-    if let (true, Some(why)) = (view.held.is_empty(), view.degraded.first()) {
-        return format!("none: {why}");
+    if let (true, Some(reason)) = (view.processes.is_empty(), view.warnings.first()) {
+        return format!("none: {reason}");
     }
-    let granted: Vec<_> = view.held.iter().filter(|held| held.granted).collect();
+    let granted: Vec<_> = view.processes.iter().filter(|held| held.granted).collect();
     let tasks: u32 = granted.iter().map(|held| held.tasks).sum();
     let taken = match view.counters.demoted {
         0 => String::new(),
@@ -358,16 +358,16 @@ fn receive_line(priority: &PriorityStatus) -> Option<String> {
     ))
 }
 
-pub(super) fn neighbours_line(network: &NetworkStatus) -> String {
+pub(super) fn peers_line(network: &NetworkStatus) -> String {
     let r = &network.reports;
     if !network.policy.cooperates {
         return "not heard: no group key (`giveway key new`, then key_file in [group])".to_owned();
     }
     let c = &r.counters;
     let refused = c.heard() - c.received - c.own_echo;
-    let believed = network.neighbours.iter().filter(|n| n.believed).count();
+    let authenticated = network.peers.iter().filter(|n| n.authenticated).count();
     format!(
-        "{believed} believed; {} reports sent, {} heard, {refused} refused; one each {} ms",
+        "{authenticated} authenticated; {} reports sent, {} heard, {refused} refused; one each {} ms",
         c.sent, c.received, r.interval_ms
     )
 }
@@ -420,7 +420,7 @@ fn shown_process(owner: &Owner) -> String {
 fn flow_line(view: &FlowView, is_wide: bool) -> String {
     let flow = &view.flow;
     let process = flow.owner.as_ref().map_or("?".to_owned(), shown_process);
-    let mark = match (view.stepped_back, view.sender) {
+    let mark = match (view.conflict, view.sender) {
         (true, _) => '!',
         (false, true) => '>',
         (false, false) => ' ',
@@ -451,14 +451,14 @@ fn limit_numbers(direction: &str, way: &WayUse, is_wide: bool) -> String {
         "  {direction:<8} {:>7.2}  {:>7}  {:>5}",
         way.limit_mbit,
         way.queue
-            .map_or("-".to_owned(), |queue| format!("{:.2}", queue.passing_mbit)),
+            .map_or("-".to_owned(), |queue| format!("{:.2}", queue.throughput_mbit)),
         way.flows
     );
     let more = way.queue.filter(|_| is_wide).map(|queue| {
         format!(
             "  {:>9.1}  {:>8.1}  {:>7}",
             queue.passed.passed_bytes as f64 / 1e6,
-            queue.passed.waiting_bytes as f64 / 1e3,
+            queue.passed.backlog_bytes as f64 / 1e3,
             queue.passed.dropped_packets
         )
     });
@@ -470,8 +470,8 @@ fn limit_numbers(direction: &str, way: &WayUse, is_wide: bool) -> String {
     format!("{first}{}  ", more.unwrap_or(none))
 }
 
-fn neighbour_line(n: &NeighbourView) -> String {
-    let doubt = if n.believed { "" } else { "  not believed yet" };
+fn peer_line(n: &PeerView) -> String {
+    let doubt = if n.authenticated { "" } else { "  not authenticated yet" };
     format!(
         "   {:<25} {:>7}  {:>7} ms  {:>5} ms{doubt}\n",
         n.address.to_string(),
@@ -486,9 +486,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_a_dry_run_a_connection_would_give_way() {
-        assert_eq!(shown_means(Some("gw_lbe"), false, false), "; gives way by gw_lbe");
-        assert_eq!(shown_means(None, true, true), "; would give way by its receive window");
+    fn in_a_dry_run_a_connection_would_yield() {
+        assert_eq!(shown_means(Some("gw_lbe"), false, false), "; yields by gw_lbe");
+        assert_eq!(shown_means(None, true, true), "; would yield by its receive window");
         assert_eq!(shown_means(None, false, true), "");
     }
 

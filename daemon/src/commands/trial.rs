@@ -42,7 +42,7 @@ const WAKEUPS: Question = question("wakeup_p99_us", Better::Lower, 1.0);
 /// The first is what a trial is sized for.
 const WITH_PEER: [Question; 6] = [
     question("rpm", Better::Higher, 0.0),
-    question("goodput_up_mbit", Better::Higher, 0.01),
+    question("goodinstall_mbit", Better::Higher, 0.01),
     question("goodput_down_mbit", Better::Higher, 0.01),
     question("retransmits_percent", Better::Lower, 0.01),
     question("late_percent", Better::Lower, 1.0),
@@ -280,7 +280,7 @@ impl Trial<'_> {
     fn interval(&self, with: bool) -> Result<BTreeMap<&'static str, f64>> {
         let args = self.args;
         // Also after an interval without it: the daemon takes a moment to notice that the connection is gone.
-        self.await_in_force()?;
+        self.await_installed()?;
         let for_s = (args.interval + args.settle + LEEWAY_S).ceil() as u32;
         let pause = (!with).then(|| client::pause(&self.place, for_s).context("giveway cannot be paused"));
         let pause = pause.transpose()?;
@@ -291,13 +291,13 @@ impl Trial<'_> {
             ensure!(
                 pause.holds(),
                 "the daemon has ended the pause before the interval was over, so it shows nothing; \
-                 `giveway why` may say more"
+                 `giveway reason` may say more"
             );
         }
         Ok(values)
     }
 
-    fn await_in_force(&self) -> Result<()> {
+    fn await_installed(&self) -> Result<()> {
         let until = Instant::now() + BACK_WITHIN;
         loop {
             let status = client::status(&self.place)?;
@@ -345,7 +345,7 @@ fn percent(part: u64, of: u64) -> f64 {
 
 fn of_peer(carried: &load::LoadResult, waited: &probes::ProbeResult) -> BTreeMap<&'static str, f64> {
     let mut values = BTreeMap::from([
-        ("goodput_up_mbit", mbit(carried.up_bytes_per_s)),
+        ("goodinstall_mbit", mbit(carried.up_bytes_per_s)),
         ("goodput_down_mbit", mbit(carried.down_bytes_per_s)),
         ("retransmits_percent", percent(carried.retransmitted, carried.sent)),
     ]);

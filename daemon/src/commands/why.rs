@@ -73,7 +73,7 @@ pub fn run(args: &WhyArgs) -> Result<()> {
     let mut lines = explanation.lines();
     if let Some(paused) = &status.daemon.paused {
         let pid = paused.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-        let line = format!("paused by uid {}{pid}: nothing is in force now", paused.uid);
+        let line = format!("paused by uid {}{pid}: nothing is active now", paused.uid);
         lines.insert(0, line);
     }
     if lines.is_empty() {
@@ -105,7 +105,7 @@ impl<'a> Explanation<'a> {
                 .collect(),
             classes: flows.into_iter().map(ClassifiedFlow::of).collect(),
             rates: links
-                .filter_map(|link| Some((link.interface.as_str(), link.queue.measured?)))
+                .filter_map(|link| Some((link.interface.as_str(), link.queue.estimate?)))
                 .collect(),
             elsewhere: network
                 .elsewhere
@@ -232,7 +232,7 @@ fn nothing(subject: Option<&str>, status: &Status) -> String {
     };
     format!(
         "no open connection, process, device or rule goes by `{subject}` now, and giveway remembers no change of \
-         it.{near} `giveway status` lists what is open; `giveway why` alone shows all changes that are remembered, the \
+         it.{near} `giveway status` lists what is open; `giveway reason` alone shows all changes that are remembered, the \
          latest {KEPT}\n"
     )
 }
@@ -357,7 +357,7 @@ struct ClassifiedFlow<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     mark: Option<Dscp>,
     rule: &'a str,
-    why: &'a str,
+    reason: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<&'a LimitsView>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -377,7 +377,7 @@ impl<'a> ClassifiedFlow<'a> {
             class: view.class,
             mark: view.mark,
             rule: &view.class_rule,
-            why: &view.class_why,
+            reason: &view.class_reason,
             limit: view.limit.as_ref(),
             class_enforcement: view.class_enforcement.as_ref(),
             shown_enforcement: view.enforcement_shown(),
@@ -395,7 +395,7 @@ impl<'a> ClassifiedFlow<'a> {
             self.shown_remote,
             self.class.name(),
             self.rule,
-            self.why,
+            self.reason,
             marked.unwrap_or_default()
         )
     }

@@ -24,7 +24,7 @@ use crate::kernel::now;
 use crate::place::Place;
 use crate::run::priority::Client;
 use crate::words::json_line;
-use giveway_engine::config::RealtimeLimits;
+use giveway_engine::config::PriorityLimitsSection;
 use giveway_engine::model::{Class, Rates};
 use giveway_engine::priority::PriorityStatus;
 use giveway_engine::queue::links::LinkRates;
@@ -63,7 +63,7 @@ pub enum Call {
         asker: Asker,
         answer: oneshot::Sender<Result<ActiveNow, String>>,
     },
-    /// Nothing is in force for so long, or until nobody holds the other end of `held`, where there is one.
+    /// Nothing is active for so long, or until nobody holds the other end of `held`, where there is one.
     Pause {
         asker: Asker,
         time: Option<Duration>,
@@ -132,7 +132,7 @@ pub struct Handlers {
     pub daemon: mpsc::Sender<Call>,
     /// The real-time thread.
     pub realtime: Client,
-    pub limits: Rc<RealtimeLimits>,
+    pub limits: Rc<PriorityLimitsSection>,
     pub users_may_choose: Rc<[Class]>,
 }
 
@@ -166,8 +166,8 @@ async fn accept(listener: UnixListener, readers: Option<Gid>, handlers: Handlers
                 let Ok(peer) = stream.peer_cred() else { continue };
                 let share = match shares.take(peer.uid()) {
                     Ok(share) => share,
-                    Err(why) => {
-                        turn_away(&stream, why);
+                    Err(reason) => {
+                        turn_away(&stream, reason);
                         turned_away += 1;
                         if turned_away == TURNED_AWAY_AT_ONCE || went_on.elapsed() > TOGETHER {
                             tokio::time::sleep(PAUSE).await;
@@ -195,14 +195,14 @@ async fn accept(listener: UnixListener, readers: Option<Gid>, handlers: Handlers
 fn time_of(request: &Request) -> Duration {
     match request {
         Request::Launch { .. } => BETWEEN_REQUESTS,
-        // A choice, too: whom it makes nice is looked for among all tasks. So are those for whom something is set by hand.
+        // A choice, too: whom it renices is looked for among all tasks. So are those for whom something is set by hand.
         _ => AFTER_MUCH,
     }
 }
 
 /// Says why, if that can be said at once.
-fn turn_away(stream: &UnixStream, why: String) {
-    let line = json_line(&Answer::<()>::Busy(why)).unwrap_or_default();
+fn turn_away(stream: &UnixStream, reason: String) {
+    let line = json_line(&Answer::<()>::Busy(reason)).unwrap_or_default();
     let _ = stream.try_write(line.as_bytes());
 }
 
@@ -278,7 +278,7 @@ async fn answer_request(
         } => {
             let chosen = match (rate_of(upload_limit_mbit), rate_of(download_limit_mbit)) {
                 (Ok(up), Ok(down)) => handlers.choose(&peer, class, Rates { up, down }, require).await?,
-                (Err(why), _) | (_, Err(why)) => Err(why),
+                (Err(reason), _) | (_, Err(reason)) => Err(reason),
             };
             respond(&mut stream, chosen).await
         }
@@ -313,7 +313,7 @@ impl Handlers {
         self.daemon.send(call).await.ok().context("the daemon is ending")
     }
 
-    /// Passes the call to the loop and waits for the answer.
+    /// Polls the call to the loop and waits for the answer.
     async fn call<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> Call) -> Result<T> {
         let (sender, answer) = oneshot::channel();
         self.send(call(sender)).await?;
@@ -356,8 +356,8 @@ impl Handlers {
 /// The pause lasts as long as the connection, whatever ends that, the asking process's death included.
 async fn pause(mut stream: UnixStream, peer: &UCred, handlers: Handlers, for_s: u32) -> Result<()> {
     if !(1..=LONGEST_PAUSE_S).contains(&for_s) {
-        let why = format!("a pause is for 1 to {LONGEST_PAUSE_S} s, not {for_s}");
-        return refuse(&mut stream, &why).await;
+        let reason = format!("a pause is for 1 to {LONGEST_PAUSE_S} s, not {for_s}");
+        return refuse(&mut stream, &reason).await;
     }
     let asker = Asker::of(peer, true);
     let time = Duration::from_secs(for_s.into());
@@ -374,7 +374,7 @@ async fn pause(mut stream: UnixStream, peer: &UCred, handlers: Handlers, for_s: 
             let _ = set_back.await;
             view
         }
-        Err(why) => return refuse(&mut stream, &why).await,
+        Err(reason) => return refuse(&mut stream, &reason).await,
     };
     write_line(&mut stream, &Answer::Ok(view)).await?;
     tokio::select! {
@@ -402,7 +402,7 @@ async fn pause_for(peer: &UCred, handlers: &Handlers, for_s: Option<u64>) -> Res
             let _ = set_back.await;
             Ok(view)
         }
-        Err(why) => Err(why),
+        Err(reason) => Err(reason),
     })
 }
 

@@ -198,17 +198,17 @@ fn ask(request: &Value) -> Value {
 }
 
 #[test]
-fn bulk_outside_of_what_root_names_is_background_within_a_second_and_until_it_is_taken_back() {
+fn bulk_outside_of_what_root_names_is_background_within_a_second_and_until_it_is_revoked() {
     let uploads = Uploads::of(NOBODY);
     uploads.become_classes(["bulk", "bulk"]);
     let doing = format!("{}/doing", uploads.group.path);
     assert_eq!(active(&[&doing]), format!("{doing} (giveway active by uid 0)\n"));
     let took = uploads.become_classes(["bulk", "background"]);
     assert!(took < Duration::from_secs(1), "{took:?}");
-    let why = text(giveway(&["why", &uploads.ports[1].to_string()]).stdout);
+    let reason = text(giveway(&["why", &uploads.ports[1].to_string()]).stdout);
     assert!(
-        why.contains("outside of what is active") && why.contains(&doing),
-        "{why}"
+        reason.contains("outside of what is active") && reason.contains(&doing),
+        "{reason}"
     );
     let status = text(giveway(&["status"]).stdout);
     assert!(status.contains(&format!("active      {doing}")), "{status}");
@@ -372,7 +372,7 @@ fn whatever_is_in_the_files_of_sessions_the_daemon_goes_on_and_says_what_is_wron
         sessions.write_session(1000);
         uploads.become_classes(["background", "background"]);
         sessions.write(name, &bytes);
-        let is_told = || uploads.daemon.status()["degraded"].to_string().contains(name);
+        let is_told = || uploads.daemon.status()["warnings"].to_string().contains(name);
         if bytes[0] != b'\n' {
             until("it is told of", is_told);
         }

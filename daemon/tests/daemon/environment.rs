@@ -124,7 +124,7 @@ fn no_command_loses_its_exit_code_to_an_output_that_is_closed_full_or_unread() {
         (&["reload"], 0, true),
         (&["config"], 0, true),
         (&["config", "check", toml.path()], 0, true),
-        (&["guardian"], 1, false),
+        (&["watchdog"], 1, false),
         (&["revert", "--dry-run"], 0, true),
         (&["--help"], 0, true),
         (&["--version"], 0, true),
@@ -368,9 +368,12 @@ fn what_others_own_or_can_replace_configures_nothing() {
     let _lab = Lab::enter();
     let file = Scratch::new("giveway.toml", "");
     let folder = file.0.parent().unwrap().to_owned();
-    let refused = |arguments: &[&str], why: &str| {
+    let refused = |arguments: &[&str], reason: &str| {
         let (line, code) = failure(&giveway(arguments));
-        assert!(code == 2 && line.contains(why) && line.contains(file.path()), "{line}");
+        assert!(
+            code == 2 && line.contains(reason) && line.contains(file.path()),
+            "{line}"
+        );
     };
     let run: &[&str] = &["run", "--interface", "gwv", "--config", file.path()];
     std::os::unix::fs::chown(&file.0, Some(NOBODY), None).unwrap();

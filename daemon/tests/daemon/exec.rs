@@ -83,8 +83,8 @@ fn root_gets_the_priority_with_a_limit_and_children_do_not_inherit_it() {
         "{text}"
     );
     assert!(text.contains("priority: 10") && text.contains("1000000"), "{text}");
-    let why = String::from_utf8(giveway(&["why"]).stdout).unwrap();
-    assert!(why.contains("-> FIFO 10; rule giveway exec by uid 0"), "{why}");
+    let reason = String::from_utf8(giveway(&["why"]).stdout).unwrap();
+    assert!(reason.contains("-> FIFO 10; rule giveway exec by uid 0"), "{reason}");
     drop((daemon, lab));
 }
 

@@ -145,7 +145,7 @@ fn a_containers_packets_have_the_class_of_its_cgroup() {
     for _ in 0..10 {
         assert_eq!(own.send_to(b"x", (FAR_V4, port)).unwrap(), 1);
     }
-    // The first ones wait for the neighbour's address.
+    // The first ones wait for the peer's address.
     until("those over IPv6 have left", || background(&daemon) - before >= 10);
     // Time in which this program's own would be counted.
     thread::sleep(Duration::from_millis(300));
@@ -155,9 +155,12 @@ fn a_containers_packets_have_the_class_of_its_cgroup() {
         "those over IPv6, and not this program's own"
     );
 
-    let why = String::from_utf8(giveway(&["why", &path]).stdout).unwrap();
+    let reason = String::from_utf8(giveway(&["why", &path]).stdout).unwrap();
     let wanted = format!("what is forwarded for {path}: class standard -> background");
-    assert!(why.contains(&wanted) && why.contains("50-test.toml:1"), "{why}");
+    assert!(
+        reason.contains(&wanted) && reason.contains("50-test.toml:1"),
+        "{reason}"
+    );
     let status = String::from_utf8(giveway(&["status"]).stdout).unwrap();
     assert!(status.contains(&container.cgroup), "{status}");
 
@@ -200,7 +203,7 @@ fn received_mbit(time: Duration) -> f64 {
     mbit_of(|| carried("gwc").1, time)
 }
 
-/// A container that downloads from the far end as fast as it may, over IPv4.
+/// A container that downloads from the remote host as fast as it may, over IPv4.
 fn downloading(lab: &Lab) -> Container {
     lab.far(|| run(&format!("ip route add 10.97.0.0/24 via {NEAR_V4}")));
     let port = source(lab, FAR_V4);
@@ -234,7 +237,7 @@ fn what_a_container_receives_is_limited_by_its_cgroup_and_not_what_the_host_send
     };
     until("what has passed is told", || passed() > Some(500_000));
     held("that is told", 3.4..4.4, || {
-        let passing = daemon.status()["limits"][0]["download"]["queue"]["passing_mbit"].as_f64();
+        let passing = daemon.status()["limits"][0]["download"]["queue"]["throughput_mbit"].as_f64();
         passing.unwrap()
     });
 

@@ -186,7 +186,7 @@ fn who_may_have_no_real_time_takes_none_of_its_threads() {
 fn a_granted_user_lists_what_is_their_own_and_nobody_else_does() {
     let _lab = Lab::enter();
     let of_root = Scratch::copy_of("/bin/sleep", "gw-of-root");
-    let rule = format!("[[realtime]]\nname = \"of root\"\nexe = \"{}\"\n", of_root.path());
+    let rule = format!("[[priority]]\nname = \"of root\"\nexe = \"{}\"\n", of_root.path());
     let config = Scratch::new(
         "list.toml",
         &format!("{rule}[[grant]]\nuser = \"{NOBODY}\"\nmax_priority = 5\n"),
@@ -336,12 +336,12 @@ fn a_users_rules_cost_little_whatever_they_say() {
     let each = (cpu_of(&daemon, "giveway-rt") - before) / started.len() as u32;
     assert!(each < Duration::from_micros(1500), "{each:?} for each start");
 
-    let refused = answers.iter().map(error_of).position(|why| !why.is_empty());
+    let refused = answers.iter().map(error_of).position(|reason| !reason.is_empty());
     assert_eq!(refused, Some(16), "{answers:?}");
     let wanted = "have 16 patterns already (cmdline, unit, cgroup); 16 are the most";
     assert!(error_of(&answers[16]).contains(wanted), "{}", answers[16]);
     let too_long = add(99, &"a".repeat(3000));
-    let wanted = "`realtime.cmdline`: must be at most 256 bytes";
+    let wanted = "`priority.cmdline`: must be at most 256 bytes";
     assert!(error_of(&too_long).contains(wanted), "{too_long}");
 }
 
@@ -363,7 +363,7 @@ fn a_connection_that_comes_and_goes_does_not_wake_the_daemon() {
     let (before, begun) = (wake_ups(), Instant::now());
     (0..CONNECTIONS).for_each(|_| drop(TcpStream::connect(address).unwrap()));
     let (woken, took) = (wake_ups() - before, begun.elapsed());
-    // Ten passes a second, and what else it does each second.
+    // Ten polls a second, and what else it does each second.
     let passes = 20 * took.as_millis() as u64 / 1000;
     assert!(woken < passes + CONNECTIONS / 4, "{woken} in {took:?}");
 }
@@ -372,7 +372,7 @@ fn a_connection_that_comes_and_goes_does_not_wake_the_daemon() {
 fn a_number_that_no_command_would_send_is_refused() {
     let _lab = Lab::enter();
     let daemon = Daemon::start(&["--interface", "gwv"]);
-    for (request, why) in [
+    for (request, reason) in [
         (
             json!({"request": "pause_for", "for_s": u64::MAX}),
             "a pause is for 1s to 30d",
@@ -388,7 +388,7 @@ fn a_number_that_no_command_would_send_is_refused() {
         ),
     ] {
         let answer = ask(&request);
-        assert!(error_of(&answer).contains(why), "{request}: {answer}");
+        assert!(error_of(&answer).contains(reason), "{request}: {answer}");
     }
     assert!(daemon.status()["paused"].is_null());
 }

@@ -30,7 +30,7 @@ const ORDINARY: i32 = 120;
 const NICE_19: i32 = 139;
 const FIFO_20: i32 = 79;
 
-/// A daemon that has one of everything in force: a queue, a cap, a congestion control, a nice and a real-time process.
+/// A daemon that has one of everything active: a queue, a cap, a congestion control, a nice and a real-time process.
 struct Stage {
     background: TcpStream,
     capped: TcpStream,
@@ -62,7 +62,7 @@ impl Stage {
         let config = Scratch::new(
             "try.toml",
             &format!(
-                "[link]\nrate_mbit = 20\n[queue]\nbackend = \"htb\"\n[cap]\nfixed_segments = 20\n[[realtime]]\nexe = \
+                "[link]\nrate_mbit = 20\n[queue]\nbackend = \"htb\"\n[cap]\nfixed_segments = 20\n[[priority]]\nexe = \
                  \"{}\"\npriority = 20\n",
                 for_realtime.path()
             ),
@@ -110,7 +110,7 @@ impl Stage {
     fn comes_into_force(&self) -> Duration {
         let begun = Instant::now();
         until("the queue is up", || run("tc qdisc show dev gwv").contains("htb"));
-        until("background gives way", || self.control().starts_with("gw"));
+        until("background yields", || self.control().starts_with("gw"));
         until("the other is capped", || self.clamp() == Some(20));
         until("one process is nice, one has real time", || {
             self.priorities() == (NICE_19, FIFO_20)
@@ -122,7 +122,7 @@ impl Stage {
     fn is_as_before(&self) -> Duration {
         let begun = Instant::now();
         until("the queue is as before", || run("tc qdisc show dev gwv") == self.before);
-        until("background does not give way", || !self.control().starts_with("gw"));
+        until("background does not yield", || !self.control().starts_with("gw"));
         until("nothing is capped", || self.clamp().is_none());
         until("the processes are ordinary", || {
             self.priorities() == (ORDINARY, ORDINARY)
@@ -147,10 +147,10 @@ fn a_pause_takes_everything_back_and_its_end_brings_it_back() {
         let own = std::process::id();
         let status = String::from_utf8(giveway(&["status"]).stdout).unwrap();
         assert!(status.contains(&format!("paused by uid 0 (pid {own})")), "{status}");
-        let why = String::from_utf8(giveway(&["why"]).stdout).unwrap();
+        let reason = String::from_utf8(giveway(&["why"]).stdout).unwrap();
         assert!(
-            why.contains("paused by uid 0") && why.contains("nothing is in force"),
-            "{why}"
+            reason.contains("paused by uid 0") && reason.contains("nothing is active"),
+            "{reason}"
         );
         let error = client::pause(&place, 60).err().unwrap().to_string();
         assert!(
@@ -159,7 +159,7 @@ fn a_pause_takes_everything_back_and_its_end_brings_it_back() {
         );
         drop(pause);
         let took = stage.comes_into_force();
-        println!("in force {took:?} after its end");
+        println!("active {took:?} after its end");
         assert!(!stage.is_paused());
     }
 }
@@ -215,7 +215,7 @@ fn everything_is_back_at_once_after_ctrl_c_and_after_sigkill() {
         let status = trial.wait().unwrap();
         assert!(!status.success(), "{status}");
         let took = stage.comes_into_force();
-        println!("in force {took:?} after {ends}");
+        println!("active {took:?} after {ends}");
         assert!(!stage.is_paused());
     }
 }
@@ -318,7 +318,7 @@ fn a_planted_gain_is_found_and_nothing_is_claimed_of_what_was_not_planted() {
         "1",
     ];
     let report = link.try_it(planted, &words);
-    let goodput = answer(&report, "goodput_up_mbit");
+    let goodput = answer(&report, "goodinstall_mbit");
     assert_eq!(goodput["verdict"], "better", "{report}");
     assert!(goodput["ratio"].as_f64().unwrap() > 1.3, "{goodput}");
     assert_eq!(report["intervals"].as_array().unwrap().len(), 48);

@@ -31,7 +31,7 @@ fn sent_mbit(lab: &Lab, time: Duration) -> f64 {
     lab.far(|| mbit_of(|| carried("gwv").0, time))
 }
 
-/// Packets that a firewall's chain at the far end's ingress has counted.
+/// Packets that a firewall's chain at the remote host's ingress has counted.
 fn seen_by_filter(lab: &Lab) -> u64 {
     let shown = lab.far(|| run("nft list chain netdev gwtest seen"));
     let mut words = shown.split_whitespace().skip_while(|word| *word != "packets");
@@ -168,8 +168,11 @@ fn a_command_sends_no_more_than_its_limit_by_a_link_that_keeps_its_own_queue() {
             run("tc qdisc show dev gwv root").contains(&format!("qdisc {kind}")),
             "{root}"
         );
-        let why = String::from_utf8(giveway(&["why", &port.to_string()]).stdout).unwrap();
-        assert!(why.contains("its upload limit of 4 Mbit/s is enforced by gwv"), "{why}");
+        let reason = String::from_utf8(giveway(&["why", &port.to_string()]).stdout).unwrap();
+        assert!(
+            reason.contains("its upload limit of 4 Mbit/s is enforced by gwv"),
+            "{reason}"
+        );
         let status = String::from_utf8(giveway(&["status"]).stdout).unwrap();
         assert!(status.contains("upload limits hold on gwv"), "{status}");
         // What has no limit goes the way that it always went.

@@ -99,14 +99,14 @@ impl Meant {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        let why = format!(
+        let reason = format!(
             "{}; bulk outside of what is active counts as background: {}{more}",
-            verdict.why,
+            verdict.reason,
             shown.join(", ")
         );
         Verdict {
             class: Class::Background,
-            why,
+            reason,
             ..verdict
         }
     }
@@ -230,11 +230,11 @@ mod tests {
         all.follow(vec![said(0, "/a\u{1b}"), session(USER, "/b"), session(USER, "/c")]);
         let verdict = Verdict {
             class: Class::Bulk,
-            why: "a rule".to_owned(),
+            reason: "a rule".to_owned(),
             ..Verdict::default()
         };
         assert_eq!(
-            all.meant(OTHER).judge(verdict, "/d").why,
+            all.meant(OTHER).judge(verdict, "/d").reason,
             "a rule; bulk outside of what is active counts as background: /a? (giveway active by uid 0), \
              /b (session of uid 1000 at seat0) and 1 more"
         );

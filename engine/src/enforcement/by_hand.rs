@@ -60,7 +60,7 @@ impl Overview<'_> {
         let [uploads, downloads] = [&self.uploads, &self.downloads].map(|way| passing_of(&way.view()));
         let view = |set: &SetByHand| {
             let rates = set.limit.map(|limit| limit.rates).unwrap_or_default();
-            let passing = |of: &BTreeMap<LimitNumber, Passing>| Some(of.get(&set.limit?.number)?.passing_mbit);
+            let passing = |of: &BTreeMap<LimitNumber, Passing>| Some(of.get(&set.limit?.number)?.throughput_mbit);
             let flows: Vec<&Tracked> = self
                 .flows
                 .iter()

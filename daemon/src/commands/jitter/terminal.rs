@@ -47,8 +47,8 @@ impl ProgressLines {
     /// At the end: the same, and what is known then only.
     pub fn finish(&mut self, measured: &JitterMeasurement, report: &JitterReport) -> Result<()> {
         let mut text = self.text(measured);
-        let in_force = report.policy_at_end.iter().zip(&report.priority_at_end);
-        let mut policies: Vec<_> = in_force
+        let installed = report.policy_at_end.iter().zip(&report.priority_at_end);
+        let mut policies: Vec<_> = installed
             .map(|(policy, priority)| format!("{policy} {priority}"))
             .collect();
         policies.sort();

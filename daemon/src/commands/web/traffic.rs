@@ -187,9 +187,9 @@ pub mod tests {
     /// As the daemon answers.
     pub fn status(pid: u32, second: u64, flows: &[Value]) -> Status {
         let status = json!({
-            "version": "0", "pid": pid, "uptime_s": second, "lost_events": 0, "degraded": [],
-            "passes": {"count": 1, "cpu_us": 1, "max_us": 1}, "walks": {"count": 1, "cpu_us": 1, "max_us": 1},
-            "taken_t_ns": second * 1_000_000_000, "interface": null, "flows": flows, "neighbours": [],
+            "version": "0", "pid": pid, "uptime_s": second, "lost_events": 0, "warnings": [],
+            "polls": {"count": 1, "cpu_us": 1, "max_us": 1}, "full_scans": {"count": 1, "cpu_us": 1, "max_us": 1},
+            "taken_t_ns": second * 1_000_000_000, "interface": null, "flows": flows, "peers": [],
             "policy": {"name": "none", "senders": 1, "connections": 1, "cooperates": false, "dry_run": false},
             "reports": serde_json::to_value(giveway_engine::peers::Counters::default()).map(|mut counters| {
                 counters["interval_ms"] = json!(1000);
@@ -208,7 +208,7 @@ pub mod tests {
             "srtt_us": 30_000, "min_rtt_us": 10_000, "rttvar_us": 1, "in_flight_bytes": 0, "unsent_bytes": 0,
             "unacked_bytes": 0, "delivery_rate_bytes_per_s": 0, "pacing_rate_bytes_per_s": null, "retransmits": 0,
             "acked_bytes": acked, "ca_state": "open", "congestion_control": "cubic",
-            "class": "bulk", "cap": 30, "sender": true, "stepped_back": false,
+            "class": "bulk", "cap": 30, "sender": true, "conflict": false,
         })
     }
 

@@ -21,7 +21,7 @@ fn latest(subject: Subject, setting: Setting) -> Latest {
             old: Value::default(),
             new: "background".into(),
             rule: "giveway class set by uid 0".to_owned(),
-            why: "the user has asked for it".to_owned(),
+            reason: "the user has asked for it".to_owned(),
             made: true,
         },
     }

@@ -2,7 +2,7 @@
 //! Requests that change which processes get real-time priority: takes the rule that a user asks for, checks it as the
 //! configuration is checked, and returns the real-time thread's answer. Whether the user may have it, the engine decides.
 
-use giveway_engine::config::{Conditions, Config, RealtimeRule};
+use giveway_engine::config::{Conditions, Config, PrioritySection};
 use giveway_engine::priority::PriorityRule;
 use tokio::net::unix::UCred;
 
@@ -25,7 +25,7 @@ pub(super) async fn change(
         }
         Request::RealtimeRemove { name } => handlers.realtime.remove(name, uid).await.map(|()| None),
         Request::Launch { policy, priority, cpus } => {
-            let rule = RealtimeRule {
+            let rule = PrioritySection {
                 conditions: Conditions {
                     user: Some(uid.to_string()),
                     ..Conditions::default()
@@ -33,7 +33,7 @@ pub(super) async fn change(
                 policy,
                 priority,
                 cpus,
-                ..RealtimeRule::default()
+                ..PrioritySection::default()
             };
             let rule = checked(handlers, rule, uid).await?;
             let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
@@ -48,14 +48,14 @@ pub(super) async fn change(
 }
 
 /// The rule that a user asks for, checked as strictly as one of the configuration.
-async fn checked(handlers: &Handlers, rule: RealtimeRule, uid: u32) -> Result<PriorityRule, String> {
+async fn checked(handlers: &Handlers, rule: PrioritySection, uid: u32) -> Result<PriorityRule, String> {
     let config = Config {
-        realtime: vec![rule],
-        realtime_limits: (*handlers.limits).clone(),
+        priority: vec![rule],
+        priority_limits: (*handlers.limits).clone(),
         ..Config::default()
     };
     config.check().map_err(|error| error.to_string())?;
-    let rule = &config.realtime[0];
+    let rule = &config.priority[0];
     let (exe, user) = (&rule.conditions.exe, &rule.conditions.user);
     let name = rule.name.clone().or_else(|| exe.clone()).unwrap_or_else(|| {
         let user = user.clone().unwrap_or_else(|| uid.to_string());

@@ -37,7 +37,7 @@ const MOST: usize = 256;
 const PROCESSES_OF_USERS: usize = MOST_PROCESSES as usize - 16;
 /// Processes that are read at once; the others are within a second.
 const READ_AT_ONCE: usize = 256;
-/// A flow that is not there yet is waited for so long: one that is silent is seen by the next walk over all sockets.
+/// A flow that is not there yet is waited for so long: one that is silent is seen by the next scan over all sockets.
 const AWAITED: Duration = Duration::from_secs(60);
 /// Of the file.
 const VERSION: u32 = 2;
@@ -189,7 +189,7 @@ impl Running {
                 });
                 match rates {
                     Ok(rates) => self.set(target, RequestedSettings { class: *class, rates }, asker),
-                    Err(why) => return Ok(Err(why)),
+                    Err(reason) => return Ok(Err(reason)),
                 }
             }
             Request::Clear { target, what } => self.clear(target, *what, asker),
@@ -216,8 +216,8 @@ impl Running {
             asked.class.is_some() || !asked.rates.is_none(),
             "neither a class nor a limit is given"
         );
-        if let Some(why) = self.daemon.engine.paused().filter(|_| !asked.rates.is_none()) {
-            bail!("giveway is paused ({why}): no limit is put up before `giveway resume`");
+        if let Some(reason) = self.daemon.engine.paused().filter(|_| !asked.rates.is_none()) {
+            bail!("giveway is paused ({reason}): no limit is installed before `giveway resume`");
         }
         let mut found = self.find(named, asker)?;
         if uid != ROOT {
@@ -328,13 +328,13 @@ impl Running {
         (answer.target, answer.changed) = (Some(found.target.shown()), changed);
         let problem = self.by_hand.problem.iter().filter(|_| changed);
         answer.comes_back = problem
-            .map(|why| format!("it is in force again once giveway is restarted: {why}"))
+            .map(|reason| format!("it is active again once giveway is restarted: {reason}"))
             .next();
         Ok(answer)
     }
 
     /// Of what `all` has, these are over.
-    fn end_by_hand(&mut self, ended: &[SetByHand], why: &str) -> Result<()> {
+    fn end_by_hand(&mut self, ended: &[SetByHand], reason: &str) -> Result<()> {
         self.by_hand.all.retain(|set| !ended.contains(set));
         let numbers = ended.iter().filter_map(|set| match set.target {
             Target::Process { number, .. } => Some(number),
@@ -353,14 +353,14 @@ impl Running {
         if let Some(problem) = &self.by_hand.problem {
             tracing::warn!("{problem}");
         }
-        self.feed_by_hand(why, changed)
+        self.feed_by_hand(reason, changed)
     }
 
     /// The engine, with the processes for which something is new as they are now.
-    fn feed_by_hand(&mut self, why: &str, changed: BTreeSet<ProcessId>) -> Result<()> {
+    fn feed_by_hand(&mut self, reason: &str, changed: BTreeSet<ProcessId>) -> Result<()> {
         self.step(Input::Class(class::Input::ByHand {
             all: self.by_hand.all.clone(),
-            why: why.to_owned(),
+            reason: reason.to_owned(),
         }))?;
         if changed.is_empty() {
             return Ok(());
@@ -586,8 +586,8 @@ impl Running {
 
     /// The rates of this link from now on; None: as it is configured. Whether that is news.
     pub(super) fn set_link_rates(&mut self, name: String, rates: Option<LinkRates>) -> Result<Result<bool, String>> {
-        if let Some(Err(why)) = rates.map(LinkRates::check) {
-            return Ok(Err(why));
+        if let Some(Err(reason)) = rates.map(LinkRates::check) {
+            return Ok(Err(reason));
         }
         let is_known = self.found.links.iter().any(|(_, known)| *known == name);
         if rates.is_some() && !is_known {
@@ -639,8 +639,8 @@ impl Running {
         });
         let (mut all, links) = match kept {
             Ok(all) => all,
-            Err(why) => {
-                tracing::warn!("what was set by hand under the daemon before is forgotten: {why}");
+            Err(reason) => {
+                tracing::warn!("what was set by hand under the daemon before is forgotten: {reason}");
                 return Ok(());
             }
         };

@@ -67,7 +67,7 @@ fn a_socket_has_all_that_matters_at_80_columns() {
     for part in [
         "wlan0",
         "up 1 h 06 min",
-        "1 neighbour",
+        "1 peer",
         "2 sending devices",
         "background",
         "[1 Sockets]",
@@ -148,9 +148,9 @@ fn what_a_process_is_called_changes_nothing_but_its_own_cell() {
         let view = &mut status.network.flows[0];
         view.flow.owner.as_mut().unwrap().command = name.to_owned();
         view.unit = Some(name.repeat(100));
-        view.class_why = name.repeat(100);
-        status.daemon.degraded = vec![name.repeat(100)];
-        status.changes[0].change.why = name.repeat(100);
+        view.class_reason = name.repeat(100);
+        status.daemon.warnings = vec![name.repeat(100)];
+        status.changes[0].change.reason = name.repeat(100);
         let mut model = looking_at(status);
         let found = lines(&drawn(&model, &LOOK, 80, 24));
         for (found, expected) in found

@@ -35,8 +35,8 @@ pub fn table(limits: &[LimitUse]) -> Rows<LimitRow<'_>> {
 }
 
 impl LimitRow<'_> {
-    fn passing_mbit(&self) -> f64 {
-        self.way.queue.map_or(0.0, |queue| queue.passing_mbit)
+    fn throughput_mbit(&self) -> f64 {
+        self.way.queue.map_or(0.0, |queue| queue.throughput_mbit)
     }
 
     fn of_queue(&self, shown: impl FnOnce(&Passing) -> String) -> Cell {
@@ -102,8 +102,8 @@ fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
         number(
             "PASSING",
             1,
-            |row, _, _| row.of_queue(|queue| bits_per_s(Some(queue.passing_mbit * 1e6))),
-            Some(|a, b| b.passing_mbit().total_cmp(&a.passing_mbit())),
+            |row, _, _| row.of_queue(|queue| bits_per_s(Some(queue.throughput_mbit * 1e6))),
+            Some(|a, b| b.throughput_mbit().total_cmp(&a.throughput_mbit())),
         ),
         number(
             "FLOWS",
@@ -120,7 +120,7 @@ fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
         number(
             "WAITS",
             4,
-            |row, _, _| row.of_queue(|queue| bytes(queue.passed.waiting_bytes)),
+            |row, _, _| row.of_queue(|queue| bytes(queue.passed.backlog_bytes)),
             None,
         ),
         number(

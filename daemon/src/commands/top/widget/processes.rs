@@ -37,7 +37,7 @@ pub fn table(status: &Status, history: &RateHistory) -> Rows<ProcessRow> {
         let pid = view.flow.owner.as_ref().map_or(0, |owner| owner.pid);
         rows.entry(pid).or_default().add(view, history);
     }
-    let held = status.priority.iter().flat_map(|priority| &priority.held);
+    let held = status.priority.iter().flat_map(|priority| &priority.processes);
     for held in held.filter(|held| held.granted) {
         let row = rows.entry(held.pid).or_default();
         row.realtime.clone_from(&held.schedule);

@@ -70,9 +70,9 @@ impl TableRow for BandRow<'_> {
         let found = self
             .link
             .queue
-            .measured
+            .estimate
             .map_or(String::new(), |rate| format!("; {}", rate.shown()));
-        format!("{}: {}{found}", self.link.interface, self.link.queue.why)
+        format!("{}: {}{found}", self.link.interface, self.link.queue.reason)
     }
 }
 

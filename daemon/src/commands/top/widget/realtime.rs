@@ -19,7 +19,7 @@ pub struct RealtimeRow {
 }
 
 pub fn table(priority: Option<&PriorityStatus>) -> Rows<RealtimeRow> {
-    let held = priority.iter().flat_map(|priority| &priority.held).map(of_process);
+    let held = priority.iter().flat_map(|priority| &priority.processes).map(of_process);
     let chains = priority.iter().flat_map(|priority| &priority.chains).map(of_chain);
     let napi = priority
         .iter()
@@ -53,8 +53,8 @@ fn of_chain(chain: &ChainStatus) -> RealtimeRow {
         name: format!("requests to {} port {port}", chain.service.protocol),
         rule: "[[chain]]".to_owned(),
         schedule: format!("FIFO {}", chain.priority),
-        has: if chain.barred_ms > 0 {
-            "barred".to_owned()
+        has: if chain.suspended_ms > 0 {
+            "suspended".to_owned()
         } else {
             format!("{raised} now")
         },

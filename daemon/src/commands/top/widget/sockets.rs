@@ -66,7 +66,7 @@ impl SocketRow<'_> {
     }
 
     fn mark(&self) -> &'static str {
-        match (self.view.stepped_back, self.view.sender) {
+        match (self.view.conflict, self.view.sender) {
             (true, _) => "!",
             (false, true) => ">",
             (false, false) => "",
@@ -125,7 +125,7 @@ impl TableRow for SocketRow<'_> {
             .collect();
         format!(
             "{process} {local} to {remote}{unit}: {class}, {}{enforced}",
-            view.class_why
+            view.class_reason
         )
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is in force, in a few lines above everything else, and whether the daemon answers.
+//! What is active, in a few lines above everything else, and whether the daemon answers.
 
 use giveway_engine::status::Status;
 use ratatui::buffer::Buffer;
@@ -47,19 +47,19 @@ fn title(model: &Model) -> String {
         "giveway {} on {interface}, up {}{dry}; {}{by_hand}",
         status.daemon.version,
         duration(status.daemon.uptime_s),
-        counted(network.neighbours.len(), "neighbour"),
+        counted(network.peers.len(), "peer"),
     )
 }
 
 fn traffic(model: &Model, status: &Status, theme: &Theme) -> String {
     let (out, arrived) = model.history.totals();
     let senders = status.network.flows.iter().filter(|view| view.sender).count();
-    let degraded = match status.daemon.degraded.len() {
+    let warnings = match status.daemon.warnings.len() {
         0 => String::new(),
         parts => format!("; {} (d)", counted(parts, "problem")),
     };
     format!(
-        "TCP    out {} {} in {}; {}, {senders} send{degraded}; real time: {}",
+        "TCP    out {} {} in {}; {}, {senders} send{warnings}; real time: {}",
         told_bits_per_s(out),
         theme.sparkline(&model.history.out, TREND_COLUMNS).trim_start(),
         told_bits_per_s(arrived),
@@ -88,7 +88,7 @@ fn state(model: &Model, theme: &Theme, area: Rect, buffer: &mut Buffer) {
         } else {
             "asking again each second"
         };
-        let text = format!("for {ago}: {}; {what}", trouble.why);
+        let text = format!("for {ago}: {}; {what}", trouble.reason);
         let place = Rect::new(area.x, area.y + 1, area.width, 1);
         buffer.set_style(place, theme.alarm());
         line(
