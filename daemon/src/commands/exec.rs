@@ -136,7 +136,7 @@ fn say_what_is_not_enforced(args: &ExecArgs, rates: Rates, chosen: Option<&Choic
     {
         note(
             "warning: nothing orders bulk here: no managed link has a queue of giveway's (`rate_mbit`), or orders downloads \
-             (`download_rate_mbit`; `giveway status` says reason one that is given does not)",
+             (`download_rate_mbit`; `giveway status` says why a configured one does not)",
         );
     }
     let yields = matches!(args.class, Some(Class::Bulk | Class::Background)) && !chosen.orders_received.is_empty();

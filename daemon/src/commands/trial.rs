@@ -291,7 +291,7 @@ impl Trial<'_> {
             ensure!(
                 pause.holds(),
                 "the daemon has ended the pause before the interval was over, so it shows nothing; \
-                 `giveway reason` may say more"
+                 `giveway why` may say more"
             );
         }
         Ok(values)

@@ -232,7 +232,7 @@ fn nothing(subject: Option<&str>, status: &Status) -> String {
     };
     format!(
         "no open connection, process, device or rule goes by `{subject}` now, and giveway remembers no change of \
-         it.{near} `giveway status` lists what is open; `giveway reason` alone shows all changes that are remembered, the \
+         it.{near} `giveway status` lists what is open; `giveway why` alone shows all changes that are remembered, the \
          latest {KEPT}\n"
     )
 }

@@ -158,7 +158,7 @@ impl Running {
             plan.is_some_and(|plan| plan.backend != Backend::None && plan.tuning.rate_bytes_per_s.is_some())
         };
         let unpromised = (!network.links.iter().any(promises)).then(|| {
-            "[[deadline]] promises nothing: no link has a queue with a known rate now (the lines of the links say reason; `rate_mbit` in \
+            "[[deadline]] promises nothing: no link has a queue with a known rate now (the lines of the links say why; `rate_mbit` in \
              [link], or in its [[uplink]], names it)"
                 .to_owned()
         });
