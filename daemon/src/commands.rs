@@ -6,6 +6,7 @@ pub mod active;
 pub mod args;
 pub mod by_hand;
 mod chart;
+mod clock;
 pub mod config;
 pub mod doctor;
 pub mod exec;

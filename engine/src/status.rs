@@ -184,9 +184,9 @@ pub struct FlowView {
     pub flow: Flow,
     /// Payload over the last second, of TCP: acknowledged by the remote host, and arrived in order.
     #[serde(default)]
-    pub sent_mbit: f64,
+    pub upload_mbit: f64,
     #[serde(default)]
-    pub received_mbit: f64,
+    pub download_mbit: f64,
     pub class: Class,
     /// The rule that gives it, by file and line, or the evidence.
     #[serde(default)]

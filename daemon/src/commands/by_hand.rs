@@ -183,8 +183,8 @@ fn limit_shown(view: &HandView) -> String {
         ))
     };
     let parts = [
-        part("up", view.upload_limit_mbit, view.sent_mbit),
-        part("down", view.download_limit_mbit, view.received_mbit),
+        part("up", view.upload_limit_mbit, view.upload_mbit),
+        part("down", view.download_limit_mbit, view.download_mbit),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     let flows = counted(view.flows, "flow");

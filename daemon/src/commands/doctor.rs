@@ -8,6 +8,7 @@ use giveway_engine::status::Status;
 use serde_json::json;
 
 use crate::commands::args::Json;
+use crate::commands::clock::duration_s;
 use crate::commands::status::queue_lines;
 use crate::commands::{hanging, print, print_json, terminal_columns};
 use crate::control::client;
@@ -80,7 +81,11 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
 
 fn render_daemon(status: &Status, columns: usize) -> String {
     let daemon = &status.daemon;
-    let mut text = format!("\nthe daemon runs (pid {}, up {:.0} s)\n", daemon.pid, daemon.uptime_s);
+    let mut text = format!(
+        "\nthe daemon runs (pid {}, up {})\n",
+        daemon.pid,
+        duration_s(daemon.uptime_s)
+    );
     let queues = queue_lines(&status.network)
         .into_iter()
         .map(|line| format!("queue: {line}"));

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
@@ -20,10 +19,10 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::commands::args::Json;
+use crate::commands::clock::moment;
 use crate::commands::{hanging, print, print_json, terminal_columns};
 use crate::control::client;
 use crate::kernel::ids::start_of;
-use crate::kernel::now;
 use crate::kernel::process::thread_start;
 use crate::place::Place;
 
@@ -416,15 +415,9 @@ fn change_line(latest: &Latest, dry_run: bool) -> String {
 fn when(t_ns: u64, times: u64) -> String {
     let of_all = match times {
         1 => String::new(),
-        times => format!(" (the latest of {times} times)"),
+        times => format!(" (latest of {times})"),
     };
-    let ago = now().saturating_sub(Duration::from_nanos(t_ns)).as_secs();
-    let ago = match ago {
-        0..120 => format!("{ago} s"),
-        120..7_200 => format!("{} min", ago / 60),
-        _ => format!("{} h", ago / 3_600),
-    };
-    format!("{ago} ago, {:.3} s since boot{of_all}", t_ns as f64 / 1e9)
+    format!("{}{of_all}", moment(t_ns))
 }
 
 fn refusal_line(refusal: &Refusal, times: usize) -> String {

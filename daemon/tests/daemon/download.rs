@@ -272,7 +272,7 @@ fn status_shows_what_each_limit_lets_through_and_what_each_flow_receives() {
         let remote = format!("{FAR_V4}:{port}");
         let flows = status["flows"].as_array().unwrap();
         let flow = flows.iter().find(|flow| flow["remote"] == remote).unwrap();
-        flow["received_mbit"].as_f64().unwrap()
+        flow["download_mbit"].as_f64().unwrap()
     };
     let by_receiver = free.mbit(Duration::from_secs(3));
     let shown = received(&daemon.status(), free_port);

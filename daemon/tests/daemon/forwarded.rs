@@ -199,7 +199,7 @@ fn a_container_that_is_started_later_is_known_too() {
 }
 
 /// That its device here has passed on to the container, Mbit/s.
-fn received_mbit(time: Duration) -> f64 {
+fn download_mbit(time: Duration) -> f64 {
     mbit_of(|| carried("gwc").1, time)
 }
 
@@ -224,13 +224,13 @@ fn what_a_container_receives_is_limited_by_its_cgroup_and_not_what_the_host_send
     let (lab, rules) = (Lab::enter(), Rules::new());
     let container = downloading(&lab);
     let daemon = daemon_with_queue(&rules);
-    until("it downloads", || received_mbit(Duration::from_millis(300)) > 40.0);
+    until("it downloads", || download_mbit(Duration::from_millis(300)) > 40.0);
     assert!(!is_filtered());
     let limit = format!("cgroup = \"/{}\"\ndownload_limit_mbit = 4", container.cgroup);
     rules.write("50-test.toml", &rule(&limit, "standard"));
     assert!(giveway(&["reload"]).status.success());
-    until("it is limited", || received_mbit(Duration::from_millis(400)) < 6.0);
-    held("its limit holds", 3.4..4.4, || received_mbit(Duration::from_secs(2)));
+    until("it is limited", || download_mbit(Duration::from_millis(400)) < 6.0);
+    held("its limit holds", 3.4..4.4, || download_mbit(Duration::from_secs(2)));
     let passed = || {
         let status = daemon.status();
         status["limits"][0]["download"]["queue"]["passed_bytes"].as_u64()
@@ -247,14 +247,14 @@ fn what_a_container_receives_is_limited_by_its_cgroup_and_not_what_the_host_send
     let (mut stream, _) = own.accept().unwrap();
     let sender = thread::spawn(move || while stream.write_all(&[0; 16 * 1024]).is_ok() {});
     until("what the host sends comes unlimited", || {
-        received_mbit(Duration::from_millis(300)) > 20.0
+        download_mbit(Duration::from_millis(300)) > 20.0
     });
     drop(beside);
     sender.join().unwrap();
 
     rules.write("50-test.toml", "");
     assert!(giveway(&["reload"]).status.success());
-    until("it is free", || received_mbit(Duration::from_millis(300)) > 40.0);
+    until("it is free", || download_mbit(Duration::from_millis(300)) > 40.0);
     until("nothing is left", || {
         !is_filtered() && !run("ip link").contains("giveway-down")
     });
@@ -285,10 +285,10 @@ fn a_container_downloads_freely_again_when_the_daemon_is_killed_and_nothing_is_l
     rules.write("50-test.toml", &rule(&limit, "standard"));
     let daemon = daemon_with_queue(&rules);
     until("it is limited", || {
-        is_filtered() && received_mbit(Duration::from_millis(400)) < 6.0
+        is_filtered() && download_mbit(Duration::from_millis(400)) < 6.0
     });
     daemon.kill();
-    let mbit = received_mbit(Duration::from_secs(1));
+    let mbit = download_mbit(Duration::from_secs(1));
     assert!(mbit > 20.0, "{mbit} Mbit/s");
     assert!(!is_filtered() && !run("ip link").contains("giveway-down"));
 }

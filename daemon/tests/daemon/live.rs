@@ -302,7 +302,7 @@ fn each_target_keeps_its_limit_before_and_during_a_transfer_by_what_arrives() {
             let what = format!("{kind:?}, before: {is_before}");
             held(&what, 0.8 * MBIT..1.05 * MBIT, || stage.mbit());
             held(&what, 0.5 * MBIT..1.5 * MBIT, || {
-                by_hand()[0]["sent_mbit"].as_f64().unwrap()
+                by_hand()[0]["upload_mbit"].as_f64().unwrap()
             });
             done(&["limit", "clear", &target.name]);
             until("its limit is over", || stage.is_above(3.0 * MBIT));
@@ -359,7 +359,7 @@ fn each_target_keeps_its_limit_before_and_during_a_transfer_by_what_it_receives(
             let what = format!("{kind:?}, before: {is_before}");
             held(&what, 0.75 * MBIT..1.06 * MBIT, || passed_mbit(WINDOW));
             held(&what, 0.5 * MBIT..1.5 * MBIT, || {
-                by_hand()[0]["received_mbit"].as_f64().unwrap()
+                by_hand()[0]["download_mbit"].as_f64().unwrap()
             });
             done(&["limit", "clear", &target.name]);
             until("its limit is over", || {

@@ -42,8 +42,8 @@ impl Overview<'_> {
                 order.queues[usize::from(tracked.class == Class::Background)].throughput_mbit
             }
         };
-        let received_mbit = tracked.goodput.rates(now).received_mbit;
-        Some(received_mbit >= LEAST_MBIT && throughput_mbit < SEEN * received_mbit)
+        let download_mbit = tracked.goodput.rates(now).download_mbit;
+        Some(download_mbit >= LEAST_MBIT && throughput_mbit < SEEN * download_mbit)
     }
 }
 

@@ -31,8 +31,8 @@ pub struct HandView {
     /// limit, and where it holds on no link.
     pub upload_limit_mbit: Option<f64>,
     pub download_limit_mbit: Option<f64>,
-    pub sent_mbit: Option<f64>,
-    pub received_mbit: Option<f64>,
+    pub upload_mbit: Option<f64>,
+    pub download_mbit: Option<f64>,
     /// Why its limit, or its class, does not hold for some of these flows, or of what is forwarded.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub not_enforced: BTreeSet<String>,
@@ -86,8 +86,8 @@ impl Overview<'_> {
                 },
                 upload_limit_mbit: rates.up.map(rate::mbit),
                 download_limit_mbit: rates.down.map(rate::mbit),
-                sent_mbit: rates.up.and_then(|_| passing(&uploads)),
-                received_mbit: rates.down.and_then(|_| passing(&downloads)),
+                upload_mbit: rates.up.and_then(|_| passing(&uploads)),
+                download_mbit: rates.down.and_then(|_| passing(&downloads)),
             }
         };
         let wanted = self.classes.hand().all().iter().filter(|set| is_wanted(set));

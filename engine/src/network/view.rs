@@ -91,14 +91,14 @@ impl Network {
     fn flow_view(&self, tracked: &Tracked, now: Duration) -> FlowView {
         let (flow, overview) = (&tracked.flow, self.overview());
         let GoodputRates {
-            sent_mbit,
-            received_mbit,
+            upload_mbit,
+            download_mbit,
         } = tracked.goodput.rates(now);
         let cgroup = self.owners.cgroup(flow).map(|path| path.to_string());
         FlowView {
             flow: flow.clone(),
-            sent_mbit,
-            received_mbit,
+            upload_mbit,
+            download_mbit,
             class: tracked.class,
             class_rule: tracked.judged.verdict.rule.clone(),
             limit: overview.limits_view(tracked),

@@ -9,7 +9,7 @@ use giveway_engine::status::Status;
 
 use super::history::RateHistory;
 use super::table::{RowId, Table};
-use super::widget::{limits, peers, processes, queue, realtime, sockets};
+use super::widget::{limits, peers, priority, processes, queue, sockets};
 use crate::commands::why::About;
 
 /// A filter is typed by hand.
@@ -22,7 +22,7 @@ pub enum View {
     Processes,
     Queue,
     Peers,
-    Realtime,
+    Priority,
     Limits,
 }
 
@@ -32,7 +32,7 @@ impl View {
         Self::Processes,
         Self::Queue,
         Self::Peers,
-        Self::Realtime,
+        Self::Priority,
         Self::Limits,
     ];
 
@@ -42,8 +42,7 @@ impl View {
             Self::Processes => "Processes",
             Self::Queue => "Queue",
             Self::Peers => "Peers",
-            // Short: all of these, and by what rows are sorted, have 80 columns.
-            Self::Realtime => "RT",
+            Self::Priority => "Priority",
             Self::Limits => "Limits",
         }
     }
@@ -54,7 +53,7 @@ impl View {
             Self::Sockets | Self::Processes => "bit/s",
             Self::Queue => "",
             Self::Peers => "ADDRESS",
-            Self::Realtime => "CPU %",
+            Self::Priority => "CPU %",
             Self::Limits => "LIMIT",
         }
     }
@@ -196,7 +195,7 @@ impl Model {
             View::Queue => Box::new(queue::table(&network.links, &self.history)),
             View::Peers => Box::new(peers::table(&network.peers)),
             View::Limits => Box::new(limits::table(&network.limits)),
-            View::Realtime => Box::new(realtime::table(status.priority.as_ref())),
+            View::Priority => Box::new(priority::table(status.priority.as_ref())),
         }
     }
 

@@ -167,14 +167,14 @@ function show(state) {
   const warnings = state.warnings.map((line) => element("li", {}, line)).concat(state.focus.map((line) => element("li", {}, `focus: ${line}`))).concat(state.by_hand.map((line) => element("li", {}, `by hand: ${line}`)));
   byId("warnings").hidden = warnings.length === 0;
   byId("warnings").replaceChildren(...warnings);
-  fill("classes", state.classes.map((c) => row([keyed(c.class), c.senders, c.sockets, mbit(c.sent_bytes_per_s), mbit(c.received_bytes_per_s), { value: c.capped, wide: true }, { value: c.unsent_bytes / 1e3, wide: true }, c.path_queue_s === null ? null : c.path_queue_s * 1e3], c.senders || c.received_bytes_per_s ? {} : { class: "quiet" })));
+  fill("classes", state.classes.map((c) => row([keyed(c.class), c.senders, c.sockets, mbit(c.sent_bytes_per_s), mbit(c.received_bytes_per_s), { value: c.capped, wide: true }, { value: c.send_queue_bytes / 1e3, wide: true }, c.path_queue_s === null ? null : c.path_queue_s * 1e3], c.senders || c.received_bytes_per_s ? {} : { class: "quiet" })));
   byId("limits-shown").hidden = state.limits.length === 0;
   fill("limits", state.limits.map((l) => row([l.of, l.direction, l.limit_mbit, l.queue ? l.queue.throughput_mbit : null, l.flows, ...[["passed_bytes", 1e6], ["backlog_bytes", 1e3], ["dropped_packets", 1]].map(([name, unit]) => ({ value: l.queue ? l.queue[name] / unit : null, wide: true }))])));
   showLinks(state.links);
   showFlows(state);
   showPeers(state);
   showRealtime(state.priority);
-  const changes = state.changes.map((c) => element("li", {}, element("time", {}, `${duration(c.age_s)} ago`), c.what + (c.times > 1 ? ` (the latest of ${c.times} times)` : "")));
+  const changes = state.changes.map((c) => element("li", {}, element("time", {}, `${duration(c.age_s)} ago`), c.what + (c.times > 1 ? ` (latest of ${c.times})` : "")));
   byId("changes").replaceChildren(...(changes.length ? changes : [element("li", {}, "giveway has changed nothing")]));
   byId("changes-shown").textContent = state.changes_total > changes.length ? `${changes.length} of ${state.changes_total}` : "";
 }
@@ -184,10 +184,10 @@ function showFlows(state) {
   for (const f of state.flows) {
     const name = f.pid === null ? f.command : `${f.command} ${f.pid}`;
     const process = element("span", {}, name, element("small", { class: "narrow" }, f.remote));
-    rows.push(row([{ value: process, title: f.exe }, { value: f.remote, wide: true }, keyed(f.class), mbit(f.sent_bytes_per_s), mbit(f.received_bytes_per_s), { value: f.cwnd, wide: true }, f.cap, f.rtt_ms, { value: f.path_queue_ms, wide: true }, { value: f.unsent_bytes / 1e3, wide: true }], f.moves ? {} : { class: "quiet" }));
+    rows.push(row([{ value: process, title: f.exe }, { value: f.remote, wide: true }, keyed(f.class), mbit(f.sent_bytes_per_s), mbit(f.received_bytes_per_s), { value: f.cwnd, wide: true }, f.cap, f.rtt_ms, { value: f.path_queue_ms, wide: true }, { value: f.send_queue_bytes / 1e3, wide: true }], f.moves ? {} : { class: "quiet" }));
     if (!f.moves && f.class === "standard") continue;
     const gives = f.yields_by ? `; yields by ${f.yields_by}` : "";
-    const back = f.conflict ? "; another tool has set something here, and giveway leaves that alone" : "";
+    const back = f.conflict ? "; conflict: another tool has changed a setting, which giveway does not override" : "";
     rows.push(element("tr", { class: "why" }, element("td", { colspan: 10 }, `${f.rule}: ${f.reason}${gives}${back}`)));
   }
   fill("flows", rows);
@@ -198,11 +198,11 @@ function showLinks(links) {
   const shown = links.map((link) => {
     const parts = [`${link.queue}: ${link.reason}`];
     if (link.estimate) parts.push(link.estimate);
-    if (link.delay_s !== null) parts.push(`what waits takes ${digits(link.delay_s * 1e3)} ms`);
+    if (link.delay_s !== null) parts.push(`queueing delay ${digits(link.delay_s * 1e3)} ms`);
     if (link.admitted || link.refused) parts.push(`${link.admitted} deadlines admitted, ${link.refused} refused`);
     const part = element("div", {}, element("strong", {}, link.interface), ` ${parts.join("; ")}`);
     if (link.bands.length) {
-      const head = element("thead", {}, element("tr", {}, element("th", {}, "Band"), ...["Waiting", "Sent", "Dropped", "p50 ms", "p99 ms"].map((name) => element("th", { class: name === "p50 ms" ? "n wide" : "n" }, name))));
+      const head = element("thead", {}, element("tr", {}, element("th", {}, "Band"), ...["Backlog", "Sent", "Dropped", "p50 ms", "p99 ms"].map((name) => element("th", { class: name === "p50 ms" ? "n wide" : "n" }, name))));
       const ms = (s) => (s === null ? null : s * 1e3);
       const body = element("tbody", {}, ...link.bands.map((b) => row([b.band, b.backlog_packets, b.sent_packets, b.dropped, { value: ms(b.p50_s), wide: true }, ms(b.p99_s)])));
       part.append(element("div", { class: "scroll" }, element("table", {}, head, body)));
@@ -215,7 +215,7 @@ function showLinks(links) {
 function showPeers(state) {
   const some = state.peers.length > 0;
   byId("alone").hidden = some;
-  byId("alone").textContent = state.cooperates ? "nobody else reports" : "not heard: no group key";
+  byId("alone").textContent = state.cooperates ? "no peer reports" : "none: no group key";
   byId("peers").hidden = !some;
   fill("peers", state.peers.map((n) => row([n.address, n.senders, mbit(n.bytes_per_s), element("span", {}, `${digits(n.age_ms / 1e3)} s ago`), n.authenticated ? "yes" : "not yet"])));
 }
@@ -231,7 +231,7 @@ function showRealtime(realtime) {
   if (realtime.demoted) parts.push(`revoked ${counted(realtime.demoted, "time")}`);
   if (realtime.processes_total > realtime.processes.length) parts.push(`the first ${realtime.processes.length} of ${realtime.processes_total} processes`);
   byId("realtime").textContent = parts.concat(realtime.warnings).join("; ");
-  fill("processes", realtime.processes.map((p) => row([{ value: `${p.exe} ${p.pid}` }, p.rule, p.granted ? p.schedule : `${p.schedule}, not given`, p.threads, p.cpu_percent])));
+  fill("processes", realtime.processes.map((p) => row([{ value: `${p.exe} ${p.pid}` }, p.rule, p.granted ? p.schedule : `${p.schedule}, not granted`, p.threads, p.cpu_percent])));
 }
 
 function duration(s) {

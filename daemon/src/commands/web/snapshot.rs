@@ -185,7 +185,7 @@ struct ShownClass {
     capped: u32,
     sent_bytes_per_s: f64,
     received_bytes_per_s: f64,
-    unsent_bytes: u64,
+    send_queue_bytes: u64,
     path_queue_s: Option<f64>,
 }
 
@@ -198,7 +198,7 @@ impl ShownClass {
             capped: seen.capped,
             sent_bytes_per_s: seen.rates.sent.round(),
             received_bytes_per_s: seen.rates.received.round(),
-            unsent_bytes: seen.unsent_bytes,
+            send_queue_bytes: seen.send_queue_bytes,
             path_queue_s: seen.path_queue_s,
         }
     }
@@ -242,7 +242,7 @@ struct ShownFlow {
     path_queue_ms: Option<f64>,
     sent_bytes_per_s: f64,
     received_bytes_per_s: f64,
-    unsent_bytes: u64,
+    send_queue_bytes: u64,
     retransmits: u32,
 }
 
@@ -274,7 +274,7 @@ impl ShownFlow {
             path_queue_ms: path_queue_s(flow).map(|seconds| seconds * 1e3),
             sent_bytes_per_s: rates.sent.round(),
             received_bytes_per_s: rates.received.round(),
-            unsent_bytes: flow.unsent_bytes,
+            send_queue_bytes: flow.unsent_bytes + flow.unacked_bytes,
             retransmits: flow.retransmits,
         }
     }
@@ -328,7 +328,7 @@ impl ShownLink {
         let counters = queue.counters.as_ref();
         Self {
             interface: clipped(&link.interface),
-            queue: queue.installed.as_ref().map_or("as it was".to_owned(), Plan::shown),
+            queue: queue.installed.as_ref().map_or("not managed".to_owned(), Plan::shown),
             reason: clipped(&queue.reason),
             estimate: queue.estimate.map(|measured| clipped(&measured.shown())),
             rate_bytes_per_s: rate(queue),

@@ -53,7 +53,7 @@ pub struct ClassTraffic {
     pub cap_segments: u64,
     /// What the caps let pass at the present round-trip times.
     pub allowed_bytes_per_s: f64,
-    pub unsent_bytes: u64,
+    pub send_queue_bytes: u64,
     /// The longest of those that send: the round-trip time above the least that was seen.
     pub path_queue_s: Option<f64>,
     pub delivered_bytes: u64,
@@ -157,7 +157,7 @@ impl ClassTraffic {
         let flow = &view.flow;
         self.sockets += 1;
         self.senders += u32::from(view.sender);
-        self.unsent_bytes += flow.unsent_bytes;
+        self.send_queue_bytes += flow.unsent_bytes + flow.unacked_bytes;
         self.rates.sent += rates.sent;
         self.rates.received += rates.received;
         if let Some(cap) = view.cap {

@@ -304,7 +304,7 @@ fn a_limit_that_no_link_holds_lets_nothing_be_counted() {
     engine.step(Duration::from_millis(200), set(vec![limited(50, 2, of_flow(0, None))]));
     let view = engine.overview().by_hand_views(|_| true).remove(0);
     assert_eq!((view.upload_limit_mbit, view.flows), (Some(2.0), 1));
-    assert_eq!((view.sent_mbit, view.received_mbit), (None, None));
+    assert_eq!((view.upload_mbit, view.download_mbit), (None, None));
 }
 
 #[test]

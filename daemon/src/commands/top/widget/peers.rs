@@ -78,7 +78,7 @@ fn columns<'a>() -> Vec<Column<PeerRow<'a>>> {
             order: Some(|a, b| b.0.senders.len().cmp(&a.0.senders.len())),
         },
         Column {
-            title: "HEARD",
+            title: "LAST HEARD",
             least: 5,
             most: 6,
             rank: 2,
@@ -87,7 +87,7 @@ fn columns<'a>() -> Vec<Column<PeerRow<'a>>> {
             order: Some(|a, b| b.0.age_ms.cmp(&a.0.age_ms)),
         },
         Column {
-            title: "EVERY",
+            title: "INTERVAL",
             least: 5,
             most: 6,
             rank: 4,

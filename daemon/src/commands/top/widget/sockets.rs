@@ -220,7 +220,7 @@ fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
             |a, b| b.view.flow.srtt_us.cmp(&a.view.flow.srtt_us),
         ),
         number(
-            "QUEUE",
+            "SEND-Q",
             5,
             7,
             |row, _, _| row.of_tcp(|| bytes(row.queue_bytes())),
@@ -261,7 +261,7 @@ fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
 fn of_more<'a>() -> [Column<SocketRow<'a>>; 5] {
     [
         Column {
-            title: "OUT",
+            title: "UP",
             least: 5,
             most: 6,
             rank: 10,
@@ -270,7 +270,7 @@ fn of_more<'a>() -> [Column<SocketRow<'a>>; 5] {
             order: Some(|a, b| order(a.out()).cmp(&order(b.out()))),
         },
         Column {
-            title: "IN",
+            title: "DOWN",
             least: 5,
             most: 6,
             rank: 10,

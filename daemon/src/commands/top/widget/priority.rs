@@ -99,7 +99,7 @@ impl TableRow for RealtimeRow {
 fn columns() -> Vec<Column<RealtimeRow>> {
     vec![
         Column {
-            title: "WHO",
+            title: "THREADS OF",
             least: 16,
             most: 60,
             rank: 0,
@@ -117,7 +117,7 @@ fn columns() -> Vec<Column<RealtimeRow>> {
             order: Some(|a, b| a.schedule.cmp(&b.schedule)),
         },
         Column {
-            title: "HAS IT",
+            title: "GRANTED",
             least: 6,
             most: 8,
             rank: 2,
