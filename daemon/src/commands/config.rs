@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `giveway config`: prints every key, or checks files without a daemon.
+//! `giveway config`: shows what the running daemon uses, prints every key, or checks files without a daemon.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,53 +10,116 @@ use clap::{Args, Subcommand};
 use giveway_engine::class::{Folders, Rules, Source};
 use giveway_engine::config::{self, BackendName, Cap, CapPolicyName, Config, Located, Monitor, RateMbit};
 use nix::net::if_::if_nametoindex;
+use serde::Serialize;
 
-use super::{counted, print};
+use super::args::{Json, after};
+use super::{counted, print, print_output};
+use crate::cli::ASKS;
+use crate::control::{Request, client};
 use crate::exit::Usage;
 use crate::files::not_the_callers;
 use crate::kernel::uid_of;
 use crate::peers::open_to_users;
+use crate::place::Place;
 use crate::rules::{self, is_script, starts};
 use crate::run::USUAL_CONFIGURATION;
-use crate::say::print_line;
 
 mod machine;
 
 use machine::{MachineCheck, no_unit};
 
-#[derive(Args)]
-pub struct ConfigArgs {
-    #[command(subcommand)]
-    pub command: Option<ConfigCommand>,
-}
-
 #[derive(Subcommand)]
 pub enum ConfigCommand {
-    /// Say what is wrong with files, each with its line, what in them does nothing, and what they come to on this machine:
-    /// links, queues, limits, users, programs. Files in a folder rules.d have only rules. Nothing is changed, and a running
-    /// giveway is not asked. Exit code 2: a file is wrong
-    Check {
-        /// Warnings are errors: exit code 2 where a file is at fault, 1 where this machine lacks something
-        #[arg(long)]
-        strict: bool,
-        /// Only the files: they are for another machine
-        #[arg(long)]
-        offline: bool,
-        /// A configuration, or files of rules
-        #[arg(required = true, value_name = "FILE")]
-        files: Vec<PathBuf>,
-    },
+    /// Show what the running daemon uses, with what was set of links since
+    ///
+    /// As TOML. Rules for classes are in their files; a key of a group is in its own, and is not shown.
+    #[command(after_help = after(ASKS, &["giveway config show", "giveway config show --json"]))]
+    Show(Json),
+    /// Print every key with its documentation and default
+    #[command(after_help = after("0 done; 1 failed; 2 usage", &["giveway config default > giveway.toml"]))]
+    Default,
+    /// Say what is wrong with files, and what does nothing here
+    ///
+    /// Each with its line, and what they come to on this machine: links, queues, limits, users, programs. Files in a folder
+    /// rules.d have only rules. Nothing is changed, and a running giveway is not asked.
+    #[command(after_help = after(
+        "0 done; 1 failed, or with --strict this machine lacks something; 2 usage, or a file is wrong",
+        &["giveway config check /etc/giveway/giveway.toml", "giveway config check --offline robot.toml"],
+    ))]
+    Check(CheckArgs),
 }
 
-pub fn run(args: &ConfigArgs) -> Result<()> {
-    match &args.command {
-        Some(ConfigCommand::Check { files, strict, offline }) => {
-            let mut counts = WarningCounts::default();
-            check(files, *offline, &mut counts)?;
-            if *strict { counts.as_errors() } else { Ok(()) }
+#[derive(Args)]
+pub struct CheckArgs {
+    /// Warnings are errors: exit code 2 where a file is at fault, 1 where this machine lacks something
+    #[arg(long)]
+    pub strict: bool,
+    /// Only the files: they are for another machine
+    #[arg(long)]
+    pub offline: bool,
+    /// A configuration, or files of rules
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: Json,
+}
+
+/// What a check has to say.
+#[derive(Debug, Default, Serialize)]
+pub struct CheckReport {
+    /// Those without an error.
+    files: Vec<CheckedFile>,
+    errors: Vec<String>,
+    /// None where a file is wrong, or with --offline.
+    machine: Option<MachineCheck>,
+}
+
+#[derive(Debug, Serialize)]
+struct CheckedFile {
+    file: String,
+    /// For classes.
+    rules: usize,
+    warnings: Vec<String>,
+}
+
+pub fn run(command: &ConfigCommand) -> Result<()> {
+    match command {
+        ConfigCommand::Show(output) => {
+            let config: Config = client::ask(&Place::here()?, Request::Config)?.first()?;
+            let text = config.to_toml()?;
+            print_output(output.json, &config, || text)
         }
-        None => print(&Config::default_file()),
+        ConfigCommand::Default => print(&Config::default_file()),
+        ConfigCommand::Check(args) => {
+            let mut counts = WarningCounts::default();
+            let report = check(&args.files, args.offline, &mut counts);
+            print_output(args.output.json, &report, || shown(&report))?;
+            if !report.errors.is_empty() {
+                let lines = report.errors.iter().map(String::as_str).chain([WHAT_FOLLOWS]);
+                let lines: Vec<&str> = lines.collect();
+                return Err(Usage(lines.join("\ngiveway: ")).into());
+            }
+            if args.strict { counts.as_errors() } else { Ok(()) }
+        }
     }
+}
+
+fn shown(report: &CheckReport) -> String {
+    let mut text = String::new();
+    for file in &report.files {
+        let of_classes = match file.rules {
+            0 => String::new(),
+            count => format!(", {} for classes", counted(count, "rule")),
+        };
+        text += &format!("{}: ok{of_classes}\n", file.file);
+        file.warnings.iter().for_each(|line| text += &format!("  {line}\n"));
+    }
+    if let Some(machine) = &report.machine {
+        text += "this machine:\n";
+        let lines = machine.lines.iter().chain(&machine.missing);
+        lines.for_each(|line| text += &format!("  {line}\n"));
+    }
+    text
 }
 
 /// How many warnings there were.
@@ -116,18 +179,13 @@ impl Warning {
     }
 }
 
-fn check(files: &[impl AsRef<Path>], offline: bool, counts: &mut WarningCounts) -> Result<()> {
-    let mut problems = Vec::new();
+fn check(files: &[impl AsRef<Path>], offline: bool, counts: &mut WarningCounts) -> CheckReport {
+    let mut report = CheckReport::default();
     let (mut main, mut folder) = (None, Vec::new());
     for path in files.iter().map(AsRef::as_ref) {
         let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"));
         match rules_of(path, &text) {
             Ok(rules) => {
-                let of_classes = match rules.len() {
-                    0 => String::new(),
-                    count => format!(", {} for classes", counted(count, "rule")),
-                };
-                print_line(format_args!("{}: ok{of_classes}", path.display()))?;
                 let of_file = unread(path)
                     .into_iter()
                     .chain(somebody_elses(path))
@@ -137,33 +195,29 @@ fn check(files: &[impl AsRef<Path>], offline: bool, counts: &mut WarningCounts) 
                 remarks.retain(|remark| !(offline && remark.is_machines));
                 remarks.sort_by_key(|remark| line_of(&remark.line));
                 remarks.iter().for_each(|remark| counts.count(remark));
-                print(
-                    &remarks
-                        .iter()
-                        .map(|remark| format!("  {}\n", remark.line))
-                        .collect::<String>(),
-                )?;
+                report.files.push(CheckedFile {
+                    file: path.display().to_string(),
+                    rules: rules.len(),
+                    warnings: remarks.into_iter().map(|remark| remark.line).collect(),
+                });
                 match is_in_a_folder_of_rules(path) {
                     true => folder.push(source_of(path, &text)),
                     false => main = main.or_else(|| Some(source_of(path, &text))),
                 }
             }
-            Err(found) => problems.extend(found.iter().map(Located::to_string)),
+            Err(found) => report.errors.extend(found.iter().map(Located::to_string)),
         }
     }
-    if !problems.is_empty() {
-        problems.push(WHAT_FOLLOWS.to_owned());
-        return Err(Usage(problems.join("\ngiveway: ")).into());
+    if report.errors.is_empty() && !offline {
+        let machine = check_machine(main, folder);
+        counts.of_machine += machine.missing.len();
+        report.machine = Some(machine);
     }
-    if offline {
-        Ok(())
-    } else {
-        check_machine(main, folder, counts)
-    }
+    report
 }
 
 /// Files of rules are for links that the usual configuration tells of.
-fn check_machine(main: Option<Source>, folder: Vec<Source>, counts: &mut WarningCounts) -> Result<()> {
+fn check_machine(main: Option<Source>, folder: Vec<Source>) -> MachineCheck {
     let usual = || fs::read_to_string(USUAL_CONFIGURATION).ok();
     let text = main.as_ref().map_or_else(usual, |main| main.text.clone().ok());
     let config = text.and_then(|text| Config::parse(&text).ok()).unwrap_or_default();
@@ -175,13 +229,7 @@ fn check_machine(main: Option<Source>, folder: Vec<Source>, counts: &mut Warning
         },
         &uid_of,
     );
-    let machine = MachineCheck::run(&config, &rules);
-    print_line("this machine:")?;
-    for line in machine.lines.iter().chain(&machine.missing) {
-        print_line(format_args!("  {line}"))?;
-    }
-    counts.of_machine += machine.missing.len();
-    Ok(())
+    MachineCheck::run(&config, &rules)
 }
 
 const WHAT_FOLLOWS: &str = "a running daemon goes on as it is, and a reload of a wrong file changes nothing; `giveway run` \

@@ -40,12 +40,12 @@ pub struct ExecArgs {
     pub rates: RateArgs,
     /// With this real-time priority (1 to 48)
     #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u32).range(1..=48))]
-    pub realtime: Option<u32>,
+    pub priority: Option<u32>,
     /// How equals take turns: `fifo` until they pause, `rr` by time slices
-    #[arg(long, value_parser = policies(&["fifo", "rr"]), default_value = "fifo", requires = "realtime")]
+    #[arg(long, value_parser = policies(&["fifo", "rr"]), default_value = "fifo", requires = "priority")]
     pub policy: SchedPolicyName,
     /// Only on these CPUs, e.g. 0,2
-    #[arg(long, value_delimiter = ',', requires = "realtime")]
+    #[arg(long, value_delimiter = ',', requires = "priority")]
     pub cpus: Vec<u32>,
     /// Do not run the command without what was asked for it (exit code 125). Known at its start, and so refused, are: no
     /// daemon, a dry run, a pause, for `background` and `stream` a managed link without a queue of giveway's, for `--up` one
@@ -69,11 +69,11 @@ pub fn run(args: &ExecArgs) -> Result<Infallible> {
         let chosen = accept(args, missing, choose(args, rates))?;
         say_what_is_not_enforced(args, rates, chosen.as_ref());
     }
-    if let Some(priority) = args.realtime {
+    if let Some(priority) = args.priority {
         accept(args, "no real-time priority", ask_for_real_time(args, priority))?;
     }
-    if args.class.is_none() && rates.is_none() && args.realtime.is_none() {
-        note("none of --class, --down, --up, --rate-limit and --realtime is given, so the command runs as it is");
+    if args.class.is_none() && rates.is_none() && args.priority.is_none() {
+        note("none of --class, --down, --up, --rate-limit and --priority is given, so the command runs as it is");
     }
     become_the_command(args)
 }
@@ -175,8 +175,8 @@ fn ask_for_real_time(args: &ExecArgs, priority: u32) -> Result<()> {
         cpus: args.cpus.clone(),
     };
     let place = Place::here()?;
-    let granted: Option<LaunchTerms> = client::patiently(|| client::ask(&place, request.clone())?.first())?;
-    let rttime_us = u64::from(granted.context("the daemon is of another version")?.rttime_ms) * 1000;
+    let granted: LaunchTerms = client::patiently(|| client::ask(&place, request.clone())?.first())?;
+    let rttime_us = u64::from(granted.rttime_ms) * 1000;
     // Should the daemon and its watchdog die, a thread that never pauses must still come to an end.
     setrlimit(Resource::RLIMIT_RTTIME, rttime_us, rttime_us + GRACE_MS * 1000)
         .context("it is granted, but its time could not be limited (RLIMIT_RTTIME)")

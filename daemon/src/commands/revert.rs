@@ -5,11 +5,11 @@
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use nix::unistd::geteuid;
-use serde_json::json;
+use serde::Serialize;
 
 use crate::actuate::nice::UnnotedCount;
 use crate::commands::args::Json;
-use crate::commands::{counted, print, print_json};
+use crate::commands::{counted, print, print_json, print_output};
 use crate::control::client::{self, NoAnswer};
 use crate::inherited::raise_limits;
 use crate::journal::UndoReport;
@@ -25,6 +25,25 @@ pub struct RevertArgs {
     pub dry_run: bool,
     #[command(flatten)]
     pub output: Json,
+}
+
+/// What was undone.
+#[derive(Debug, Serialize)]
+pub struct RevertReport {
+    daemon_stopped: Option<u32>,
+    daemon_killed: Option<u32>,
+    watchdog_undid: Option<String>,
+    sockets_restored: u64,
+    undone: Vec<String>,
+    failed: Vec<String>,
+}
+
+/// What would be undone.
+#[derive(Debug, Serialize)]
+pub struct RevertPlan {
+    sockets_found: u64,
+    found: Vec<String>,
+    failed: Vec<String>,
 }
 
 pub fn run(args: &RevertArgs) -> Result<()> {
@@ -58,14 +77,14 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     }
     let undone = undo_rest(&place, asked, unnoted);
     if args.output.json {
-        print_json(&json!({
-            "daemon_stopped": stopped,
-            "daemon_killed": killed,
-            "watchdog_undid": by_watchdog,
-            "sockets_restored": undone.sockets,
-            "undone": undone.lines,
-            "failed": undone.failed,
-        }))?;
+        print_json(&RevertReport {
+            daemon_stopped: stopped,
+            daemon_killed: killed,
+            watchdog_undid: by_watchdog,
+            sockets_restored: undone.sockets as u64,
+            undone: undone.lines.clone(),
+            failed: undone.failed.clone(),
+        })?;
     } else {
         print_ended(stopped, killed, is_removed, by_watchdog.as_ref())?;
         print(&lines("left over", &undone.lines))?;
@@ -138,16 +157,19 @@ fn print_ended(
 
 fn show_found(place: &Place, json: bool) -> Result<()> {
     let found = undo(place, true);
-    if json {
-        return print_json(
-            &json!({ "sockets_found": found.sockets, "estimated": found.lines, "failed": found.failed }),
-        );
-    }
-    let sockets = format!(
-        "{} sockets carry a setting of giveway's; nothing was changed\n",
-        found.sockets
-    );
-    print(&(sockets + &lines("to be restored", &found.lines) + &lines("cannot be restored", &found.failed)))
+    let plan = RevertPlan {
+        sockets_found: found.sockets as u64,
+        found: found.lines,
+        failed: found.failed,
+    };
+    print_output(json, &plan, || {
+        format!(
+            "{} sockets carry a setting of giveway's; nothing was changed\n{}{}",
+            plan.sockets_found,
+            lines("to be restored", &plan.found),
+            lines("cannot be restored", &plan.failed)
+        )
+    })
 }
 
 fn lines(what: &str, found: &[String]) -> String {

@@ -4,7 +4,7 @@
 use std::fs;
 use std::net::SocketAddr;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use giveway_engine::change::{KEPT, Latest, Setting, Subject};
 use giveway_engine::enforcement::Enforcement;
@@ -16,7 +16,6 @@ use giveway_engine::queue::measured::MeasuredView;
 use giveway_engine::queue::traffic::Refusal;
 use giveway_engine::status::{FlowView, Status};
 use serde::Serialize;
-use serde_json::json;
 
 use crate::commands::args::Json;
 use crate::commands::clock::moment;
@@ -53,12 +52,14 @@ pub enum About {
 }
 
 /// All that is known of it.
+#[derive(Serialize)]
 pub struct Explanation<'a> {
     changes: Vec<&'a Latest>,
     refusals: Vec<&'a Refusal>,
     classes: Vec<ClassifiedFlow<'a>>,
     rates: Vec<(&'a str, MeasuredView)>,
     elsewhere: Vec<&'a ElsewhereView>,
+    #[serde(skip)]
     dry_run: bool,
 }
 
@@ -66,17 +67,23 @@ pub fn run(args: &WhyArgs) -> Result<()> {
     let status = client::status(&Place::here()?)?;
     let about = args.subject.clone().map_or(About::All, About::Word);
     let explanation = Explanation::of(&status, &about);
-    if args.output.json {
-        return print_json(&explanation.json());
-    }
     let mut lines = explanation.lines();
+    let is_unknown = lines.is_empty();
+    if args.output.json {
+        print_json(&explanation)?;
+    }
+    match &args.subject {
+        Some(subject) if is_unknown => bail!(nothing(subject, &status)),
+        _ if args.output.json => return Ok(()),
+        _ => {}
+    }
     if let Some(paused) = &status.daemon.paused {
         let pid = paused.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
         let line = format!("paused by uid {}{pid}: nothing is active now", paused.uid);
         lines.insert(0, line);
     }
-    if lines.is_empty() {
-        return print(&nothing(args.subject.as_deref(), &status));
+    if is_unknown {
+        lines.push("giveway has changed nothing".to_owned());
     }
     let columns = terminal_columns();
     let lines = lines.iter().map(|line| hanging("", 4, line, columns) + "\n");
@@ -139,20 +146,6 @@ impl<'a> Explanation<'a> {
             .chain(changes)
             .collect()
     }
-
-    fn json(&self) -> serde_json::Value {
-        let Self {
-            changes,
-            refusals,
-            classes,
-            rates,
-            elsewhere,
-            dry_run: _,
-        } = self;
-        json!({
-            "changes": changes, "refusals": refusals, "classes": classes, "rates": rates, "elsewhere": elsewhere
-        })
-    }
 }
 
 impl About {
@@ -204,10 +197,7 @@ impl About {
     }
 }
 
-fn nothing(subject: Option<&str>, status: &Status) -> String {
-    let Some(subject) = subject else {
-        return "giveway has changed nothing\n".to_owned();
-    };
+fn nothing(subject: &str, status: &Status) -> String {
     let network = &status.network;
     let owners = network.flows.iter().chain(&network.datagrams).filter_map(|view| {
         let owner = view.flow.owner.as_ref()?;
@@ -232,7 +222,7 @@ fn nothing(subject: Option<&str>, status: &Status) -> String {
     format!(
         "no open connection, process, device or rule goes by `{subject}` now, and giveway remembers no change of \
          it.{near} `giveway status` lists what is open; `giveway why` alone shows all changes that are remembered, the \
-         latest {KEPT}\n"
+         latest {KEPT}"
     )
 }
 

@@ -232,8 +232,8 @@ fn who_asks_a_daemon_that_hangs_is_told_so_and_exec_runs_its_command() {
         "class list",
         "realtime list",
         "record -",
-        "exec --realtime 10 --require -- true",
-        "exec --realtime 10 -- sh -c true",
+        "exec --priority 10 --require -- true",
+        "exec --priority 10 -- sh -c true",
     ];
     let asking = questions.map(|question| thread::spawn(move || bounded(&question.split(' ').collect::<Vec<_>>())));
     for (question, asked) in questions.iter().zip(asking) {

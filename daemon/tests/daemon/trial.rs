@@ -194,9 +194,9 @@ fn everything_is_back_at_once_after_ctrl_c_and_after_sigkill() {
             "--pairs",
             "20",
             "--interval",
-            "30",
+            "30s",
             "--settle",
-            "0.5",
+            "500ms",
             "--seed",
         ];
         // By this seed the first interval is one without giveway.
@@ -228,7 +228,7 @@ fn only_root_tries_and_without_a_daemon_or_peer_it_says_so() {
     let copy = Copy::new("try");
     let (line, code) = failure(&copy.as_nobody(&["try"]));
     assert!(line.contains("only root may pause") && code == 2, "{line}");
-    let (line, code) = failure(&giveway(&["try", "--minutes", "5"]));
+    let (line, code) = failure(&giveway(&["try", "--max-time", "5m"]));
     assert!(line.contains("20 pairs and 6 of the dry run") && code == 2, "{line}");
     let _daemon = Daemon::start(&["--interface", "gwv"]);
     let place = Place::here().unwrap();
@@ -250,14 +250,14 @@ fn only_root_tries_and_without_a_daemon_or_peer_it_says_so() {
         "--peer",
         &address,
         "--interval",
-        "0.2",
+        "200ms",
         "--settle",
-        "0.1",
+        "100ms",
         "--pairs",
         "20",
     ]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("does `giveway peer` run there?"), "{text}");
+    assert!(text.contains("does `giveway try --serve` run there?"), "{text}");
 }
 
 #[test]
@@ -308,17 +308,17 @@ fn a_planted_gain_is_found_and_nothing_is_claimed_of_what_was_not_planted() {
         // Four more than the least, for a busy machine may keep an interval from measuring anything.
         "24",
         "--interval",
-        "0.4",
+        "400ms",
         // Until the queue of the interval before has gone.
         "--settle",
-        "0.4",
+        "400ms",
         "--seed",
         "3",
         "--streams",
         "1",
     ];
     let report = link.try_it(planted, &words);
-    let goodput = answer(&report, "goodinstall_mbit");
+    let goodput = answer(&report, "goodput_up_mbit");
     assert_eq!(goodput["verdict"], "better", "{report}");
     assert!(goodput["ratio"].as_f64().unwrap() > 1.3, "{goodput}");
     assert_eq!(report["intervals"].as_array().unwrap().len(), 48);

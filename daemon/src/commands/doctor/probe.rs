@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use serde::Serialize;
 
 use crate::actuate::nice;
 use crate::actuate::sockets::cap::{CapActuator, ease::Ease};
@@ -32,19 +33,14 @@ const ITERATORS: [&str; 3] = ["bpf_iter_tcp", "bpf_iter_task_file", "bpf_iter_bp
 pub const ESSENTIAL: &str = "flow monitor";
 
 /// One thing that giveway can use.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Capability {
     pub name: &'static str,
+    pub available: bool,
     /// None where it is available.
     pub why_not: Option<String>,
     /// What the user goes without where it is missing.
     pub lost: &'static str,
-}
-
-impl Capability {
-    pub fn available(&self) -> bool {
-        self.why_not.is_none()
-    }
 }
 
 /// Tries everything; takes about a second.
@@ -135,6 +131,7 @@ fn capability(name: &'static str, lost: &'static str, tried: Result<()>) -> Capa
     Capability {
         name,
         lost,
+        available: tried.is_ok(),
         why_not: tried.err().map(|error| one_line(&error)),
     }
 }

@@ -182,7 +182,7 @@ fn counts_what_is_donated(test: &str, waits_first: bool) {
     );
     let grant = || {
         assert!(
-            giveway(&["realtime", "add", "--exe", &locks.granted.path, "--priority", "20"])
+            giveway(&["priority", "add", "--exe", &locks.granted.path, "--priority", "20"])
                 .status
                 .success()
         )
