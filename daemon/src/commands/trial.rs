@@ -42,7 +42,7 @@ const WAKEUPS: Question = question("wakeup_p99_us", Better::Lower, 1.0);
 /// The first is what a trial is sized for.
 const WITH_PEER: [Question; 6] = [
     question("rpm", Better::Higher, 0.0),
-    question("goodinstall_mbit", Better::Higher, 0.01),
+    question("goodput_up_mbit", Better::Higher, 0.01),
     question("goodput_down_mbit", Better::Higher, 0.01),
     question("retransmits_percent", Better::Lower, 0.01),
     question("late_percent", Better::Lower, 1.0),
@@ -345,7 +345,7 @@ fn percent(part: u64, of: u64) -> f64 {
 
 fn of_peer(carried: &load::LoadResult, waited: &probes::ProbeResult) -> BTreeMap<&'static str, f64> {
     let mut values = BTreeMap::from([
-        ("goodinstall_mbit", mbit(carried.up_bytes_per_s)),
+        ("goodput_up_mbit", mbit(carried.up_bytes_per_s)),
         ("goodput_down_mbit", mbit(carried.down_bytes_per_s)),
         ("retransmits_percent", percent(carried.retransmitted, carried.sent)),
     ]);

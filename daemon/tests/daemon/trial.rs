@@ -318,7 +318,7 @@ fn a_planted_gain_is_found_and_nothing_is_claimed_of_what_was_not_planted() {
         "1",
     ];
     let report = link.try_it(planted, &words);
-    let goodput = answer(&report, "goodinstall_mbit");
+    let goodput = answer(&report, "goodput_up_mbit");
     assert_eq!(goodput["verdict"], "better", "{report}");
     assert!(goodput["ratio"].as_f64().unwrap() > 1.3, "{goodput}");
     assert_eq!(report["intervals"].as_array().unwrap().len(), 48);
