@@ -78,7 +78,7 @@ fn code(arguments: &[&str], out: Reader, err: Reader) -> i32 {
 fn no_command_loses_its_exit_code_to_an_output_that_is_closed_full_or_unread() {
     let _lab = Lab::enter();
     let _daemon = Daemon::start(&["--interface", "gwv"]);
-    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/compatibility/record-2.jsonl");
+    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/compatibility/record-1.jsonl");
     let (svg, key, toml) = (
         Scratch::new("picture.svg", ""),
         Scratch::new("a.key", ""),

@@ -209,11 +209,11 @@ fn a_granted_user_lists_what_is_their_own_and_nobody_else_does() {
     assert!(added["error"].is_null(), "{added}");
     until("root sees everything", || {
         let all = list();
-        names(&all, "rules", "name") == ["of root", "own"] && names(&all, "held", "rule") == ["of root"]
+        names(&all, "rules", "name") == ["of root", "own"] && names(&all, "processes", "rule") == ["of root"]
     });
     let of_user = as_user(NOBODY, list);
     assert_eq!(names(&of_user, "rules", "name"), ["own"]);
-    assert_eq!(names(&of_user, "held", "rule"), Vec::<String>::new());
+    assert_eq!(names(&of_user, "processes", "rule"), Vec::<String>::new());
     let refused = as_user(SOMEBODY_ELSE, list);
     assert!(
         error_of(&refused).contains("grants uid 65533 no real time"),

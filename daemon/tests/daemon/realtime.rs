@@ -355,7 +355,7 @@ fn a_spinner_loses_it_within_a_second_and_is_not_granted_again() {
 fn what_keeps_other_work_from_a_cpu_loses_it_whatever_its_budget() {
     let program = Program::shell("starves");
     // A budget of ten CPUs over ten seconds: nothing but the starvation_detector can end it.
-    let limits = "[priority_limits]\ntotal_percent = 95\nwindow_ms = 10000\nstarvation_detector_ms = 300\n";
+    let limits = "[priority_limits]\ntotal_percent = 95\nwindow_ms = 10000\nstarvation_ms = 300\n";
     let config = format!("{}{limits}", program.rule("budget_percent = 1000\ncpus = [1]"));
     let watched = watched_alone(&config, &program);
     let mut spinner = program.run("read; while :; do :; done");
@@ -431,7 +431,7 @@ fn sigkill_sets_everything_back_within_a_second_whatever_spins() {
     let program = Program::shell("kill");
     // No budget that would end it before.
     let config = format!(
-        "{}[priority_limits]\ntotal_percent = 95\nwindow_ms = 10000\nstarvation_detector_ms = 10000\n",
+        "{}[priority_limits]\ntotal_percent = 95\nwindow_ms = 10000\nstarvation_ms = 10000\n",
         program.rule("budget_percent = 1000")
     );
     let watched = watched_alone(&config, &program);
