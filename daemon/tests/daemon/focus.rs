@@ -346,13 +346,13 @@ fn bulk_outside_of_the_session_at_the_seat_is_background_whoevers_it_is() {
     until("what is in a background.slice is background", || {
         uploads.flows()[1]["class"] == "background"
     });
-    let shown = active(&[]);
+    let shown = focus(&["show"]);
     assert!(
         shown.contains(&format!("session-2.scope (session of uid {uid} at seat0)")),
         "{shown}"
     );
     sessions.write("sessions/2", b"ACTIVE=0\n");
-    until("nothing is active", || active(&[]).contains("no focus is set"));
+    until("nothing is active", || focus(&["show"]).contains("no focus is set"));
     sessions.write_session(uid + 1);
     until("both are outside", || {
         uploads.flows().map(|flow| flow["class"].clone()) == ["background", "background"]
@@ -391,7 +391,7 @@ fn a_folder_of_sessions_that_never_answers_keeps_nobody_waiting() {
     let held = Held::directory(sessions.0.path().join("seats"));
     let mut uploads = Uploads::in_group(Group::new(), NOBODY, &["--sessions", sessions.path()]);
     uploads.stay_bulk();
-    active(&[&format!("{}/doing", uploads.group.path)]);
+    focus(&["set", &format!("{}/doing", uploads.group.path)]);
     uploads.become_classes(["bulk", "background"]);
     uploads.daemon.signal(Signal::SIGTERM);
     let took = until("the daemon has ended", || {
@@ -416,5 +416,5 @@ fn sessions_are_followed_only_if_configured() {
     ];
     let _daemon = Daemon::start(&arguments);
     thread::sleep(Duration::from_millis(2500));
-    assert!(active(&[]).contains("no focus is set"));
+    assert!(focus(&["show"]).contains("no focus is set"));
 }

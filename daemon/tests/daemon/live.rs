@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::active::Group as Cgroup;
 use super::download::{mbit_of, passed_mbit, source};
+use super::focus::Group as Cgroup;
 use super::limits::{as_user, ask};
 use super::nice::{Group, NICE, ORDINARY, is};
 use crate::support::lab::{FAR_V4, Lab, run};
