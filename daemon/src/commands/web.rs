@@ -133,7 +133,7 @@ async fn serve(args: &WebArgs, feed: Feed, admission: AccessPolicy) -> Result<()
 }
 
 fn announce(at: SocketAddr, admission: &AccessPolicy) {
-    tracing::info!("http://{at}/ shows what is in force; Prometheus finds it at /metrics");
+    tracing::info!("http://{at}/ shows what is active; Prometheus finds it at /metrics");
     if let AccessPolicy::Anyone = admission {
         let who = match at.ip().is_loopback() {
             true => "every user of this machine",

@@ -23,7 +23,7 @@ fn refused_configuration(name: &str, text: &str) -> String {
 fn an_unknown_key_is_named_with_the_nearest_one() {
     let line = refused_configuration("unknown.toml", "[monitor]\npases_per_second = 10\n");
     assert!(
-        line.contains("`monitor.pases_per_second`; did you mean `passes_per_second`?"),
+        line.contains("`monitor.pases_per_second`; did you mean `polls_per_second`?"),
         "{line}"
     );
 }

@@ -118,7 +118,10 @@ fn it_shows_who_sends_and_why_and_no_name_becomes_markup() {
     let state = answer.json();
     assert_eq!(state["flows"][0]["class"], "standard");
     assert!(
-        state["flows"][0]["why"].as_str().unwrap().contains("no rule matches"),
+        state["flows"][0]["reason"]
+            .as_str()
+            .unwrap()
+            .contains("no rule matches"),
         "{state}"
     );
 

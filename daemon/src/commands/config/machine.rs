@@ -13,6 +13,7 @@ use giveway_engine::downlink::PART;
 use giveway_engine::queue::links::{LinkView, Links};
 use giveway_engine::queue::{Backend, Backends, Uplink};
 use nix::net::if_::if_nametoindex;
+use serde::Serialize;
 
 use crate::actuate::filters;
 use crate::actuate::queue::is_ours;
@@ -28,7 +29,7 @@ use crate::run::{missing_group, priority_engine};
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// What is told, and which of it does not hold here.
-#[derive(Default)]
+#[derive(Debug, Default, Serialize)]
 pub struct MachineCheck {
     pub lines: Vec<String>,
     pub missing: Vec<String>,
@@ -52,7 +53,7 @@ impl MachineCheck {
             .extend(absent.map(|name| format!("there is no interface `{name}`, and giveway waits for it")));
         if named.iter().any(|name| name == "lo") {
             this.missing.push(
-                "giveway does not start with this: `lo` is never managed, there is no one to give way to".to_owned(),
+                "giveway does not start with this: `lo` is never managed, there is no one to yield to".to_owned(),
             );
         }
         match choice.find() {
@@ -106,22 +107,22 @@ impl MachineCheck {
         for link in views(config, rules, uplinks) {
             self.link(config, &link);
         }
-        if config.queue.backend == BackendName::Qdisc
-            && let Err(why) = Types::load().bpf_qdisc()
+        if config.queue.backend == BackendName::Bpf
+            && let Err(reason) = Types::load().bpf_qdisc()
         {
             self.missing.push(format!(
-                "[queue] backend = \"qdisc\" is not to be had: {}",
-                one_line(&why)
+                "[queue] backend = \"bpf\" is not to be had: {}",
+                one_line(&reason)
             ));
         }
     }
 
-    /// What would be put up on it, and what would do nothing there.
+    /// What would be installed on it, and what would do nothing there.
     fn link(&mut self, config: &Config, link: &LinkView) {
         let name = &link.interface;
         let plan = link
             .queue
-            .in_force
+            .installed
             .as_ref()
             .filter(|plan| plan.backend != Backend::None);
         let would = match plan {
@@ -129,7 +130,7 @@ impl MachineCheck {
             None if link.queue.waits => "no queue until there is something to hold".to_owned(),
             None => "no queue of giveway's".to_owned(),
         };
-        self.lines.push(format!("{name}: {would}: {}", link.queue.why));
+        self.lines.push(format!("{name}: {would}: {}", link.queue.reason));
         let takes_out = link.queue.waits || plan.is_some_and(|plan| plan.backend == Backend::Htb);
         if let Some(mbit) = link.download_rate_mbit {
             self.lines.push(format!(
@@ -140,7 +141,7 @@ impl MachineCheck {
         if spares_local(config, name) && !takes_out && link.download_rate_mbit.is_none() {
             self.missing.push(format!(
                 "local = \"unlimited\" does nothing on {name}: that takes htb with a known rate, as by rate_mbit ({})",
-                link.queue.why
+                link.queue.reason
             ));
         }
         let paces = plan.is_some_and(|plan| plan.tuning.rate_bytes_per_s.is_some());
@@ -148,7 +149,7 @@ impl MachineCheck {
         if is_promised && !paces {
             self.missing.push(format!(
                 "[[deadline]] promises nothing on {name}: that takes a queue with a known rate ({})",
-                link.queue.why
+                link.queue.reason
             ));
         }
     }
@@ -201,7 +202,7 @@ fn decided_before(netlink: &mut Netlink, links: &[(u32, String)]) -> Vec<String>
 /// What the queues of these links would be, by the engine that decides it.
 fn views(config: &Config, rules: &Rules, uplinks: Vec<Uplink>) -> Vec<LinkView> {
     let backends = Backends {
-        qdisc: Types::load().bpf_qdisc().map_err(|error| one_line(&error)),
+        bpf: Types::load().bpf_qdisc().map_err(|error| one_line(&error)),
         htb: Ok(()),
         marks: Ok(()),
         dry_run: true,

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What this kernel and these privileges allow, for `giveway doctor`: what is there, what is not and
 //! why, and what is lost without it. Where it is cheap, a thing is tried, not guessed from a version; whatever is tried
-//! is taken back at once.
+//! is revoked at once.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use serde::Serialize;
 
 use crate::actuate::nice;
 use crate::actuate::sockets::cap::{CapActuator, ease::Ease};
-use crate::actuate::sockets::lbe::Lbe;
 use crate::actuate::sockets::receive;
+use crate::actuate::sockets::scavenger::Scavenger;
+use crate::kernel::donation::DonationPrograms;
 use crate::kernel::flow_monitor::FlowMonitor;
-use crate::kernel::lending::LendingPrograms;
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::types::{Types, check_btf};
 use crate::kernel::{cgroup, check_release, kernel_release, missing_privileges, own_netns};
@@ -32,19 +33,14 @@ const ITERATORS: [&str; 3] = ["bpf_iter_tcp", "bpf_iter_task_file", "bpf_iter_bp
 pub const ESSENTIAL: &str = "flow monitor";
 
 /// One thing that giveway can use.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Capability {
     pub name: &'static str,
+    pub available: bool,
     /// None where it is available.
     pub why_not: Option<String>,
     /// What the user goes without where it is missing.
     pub lost: &'static str,
-}
-
-impl Capability {
-    pub fn available(&self) -> bool {
-        self.why_not.is_none()
-    }
 }
 
 /// Tries everything; takes about a second.
@@ -69,7 +65,7 @@ pub fn capabilities() -> Vec<Capability> {
         ),
         capability(
             "iterators over sockets and files",
-            "walks, owners, caps on live connections",
+            "scans, owners, caps on live connections",
             types.have(&ITERATORS),
         ),
         capability(
@@ -88,7 +84,7 @@ pub fn capabilities() -> Vec<Capability> {
         capability("caps on live connections", "cooperation on a shared link", live),
         capability(
             "caps on new connections",
-            "the first 0.1 s of each connection, until a pass has seen it",
+            "the first 0.1 s of each connection, until a poll has seen it",
             new,
         ),
         capability(
@@ -98,12 +94,12 @@ pub fn capabilities() -> Vec<Capability> {
         ),
         capability(
             "background congestion control (struct_ops)",
-            "background connections give way in this machine's own queue alone, and nowhere else on their path",
-            background_control(&types),
+            "background connections yield in this machine's own queue alone, and nowhere else on their path",
+            scavenger(&types),
         ),
         capability(
             "background receive windows (sockops)",
-            "what background connections receive does not give way",
+            "what background connections receive does not yield",
             check_release(receive::NEEDS),
         ),
         capability(
@@ -114,7 +110,7 @@ pub fn capabilities() -> Vec<Capability> {
         capability(
             "lent priority",
             "what others compute at a real-time priority lent to them through a futex is charged to nobody",
-            LendingPrograms::open().map(drop),
+            DonationPrograms::open().map(drop),
         ),
         capability(
             "admission (tcx)",
@@ -135,6 +131,7 @@ fn capability(name: &'static str, lost: &'static str, tried: Result<()>) -> Capa
     Capability {
         name,
         lost,
+        available: tried.is_ok(),
         why_not: tried.err().map(|error| one_line(&error)),
     }
 }
@@ -146,7 +143,7 @@ fn privileges() -> Result<()> {
 }
 
 fn flow_monitor() -> Result<()> {
-    FlowMonitor::open(own_netns()?)?.walk().map(drop)
+    FlowMonitor::open(own_netns()?)?.scan().map(drop)
 }
 
 fn cgroup_v2() -> Result<()> {
@@ -158,7 +155,7 @@ fn caps() -> (Result<()>, Result<()>) {
     match own_netns().and_then(CapActuator::open) {
         Ok(actuator) => {
             let missing = actuator.new_connections_missing();
-            (Ok(()), missing.map_or(Ok(()), |why| Err(anyhow::Error::msg(why))))
+            (Ok(()), missing.map_or(Ok(()), |reason| Err(anyhow::Error::msg(reason))))
         }
         Err(error) => {
             let same = anyhow::Error::msg(one_line(&error));
@@ -171,9 +168,9 @@ fn eased_lifts() -> Result<()> {
     Ease::register(&format!("gwp{:x}", std::process::id())).map(drop)
 }
 
-fn background_control(types: &Types) -> Result<()> {
-    types.background_control()?;
-    Lbe::register(&format!("gwd{:x}", std::process::id()), None).map(drop)
+fn scavenger(types: &Types) -> Result<()> {
+    types.scavenger()?;
+    Scavenger::register(&format!("gwd{:x}", std::process::id()), None).map(drop)
 }
 
 /// Built in, loaded, or there to be loaded.

@@ -30,7 +30,7 @@ pub fn sizing(sizing: &Sizing) -> String {
     let seen = detectable_percent.map_or("no change".to_owned(), |percent| format!("a change of {percent:.0}%"));
     format!(
         "a change of {effect_percent}% in {question} would take {expected}; the {pairs_at_most} that there is time for \
-         (--minutes) show {seen} with 95%"
+         (--max-time) show {seen} with 95%"
     )
 }
 
@@ -135,7 +135,7 @@ fn explained(report: &TrialReport) -> String {
         .to_owned();
     if let Some(sizing) = report.sizing.as_ref().filter(|sizing| !sizing.is_enough) {
         text += &format!(
-            "There was no time (--minutes) for the pairs that {}% in {} takes.\n",
+            "There was no time (--max-time) for the pairs that {}% in {} takes.\n",
             sizing.effect_percent, sizing.question
         );
     }

@@ -46,9 +46,9 @@ pub async fn mark(request: Request, next: Next) -> Response {
 pub async fn check(State(hosts): State<Arc<[String]>>, request: Request, next: Next) -> Response {
     match refusal(&request, &hosts) {
         None => next.run(request).await,
-        Some((status, why)) => {
+        Some((status, reason)) => {
             // What it may still send is not read.
-            let mut refusal = (status, [(CONNECTION, "close")], why).into_response();
+            let mut refusal = (status, [(CONNECTION, "close")], reason).into_response();
             if status == StatusCode::METHOD_NOT_ALLOWED {
                 refusal
                     .headers_mut()
@@ -75,9 +75,9 @@ fn refusal(request: &Request, hosts: &[String]) -> Option<(StatusCode, &'static 
         return Some((StatusCode::BAD_REQUEST, "one Host header is needed\n"));
     };
     if !is_ours(&host, hosts) {
-        let why =
+        let reason =
             "this is not a name of this page: use the address that `giveway web` told, or start it with --host NAME\n";
-        return Some((StatusCode::MISDIRECTED_REQUEST, why));
+        return Some((StatusCode::MISDIRECTED_REQUEST, reason));
     }
     // Ours has none; one that somebody else has set up while this server was down would stay in between.
     if headers.contains_key("service-worker") {
