@@ -31,7 +31,7 @@ impl Recipes {
         );
         let [laptop, robot, edge] = [0, 1, 2].map(|number| split(&blocks[number]));
         ensure!(
-            laptop.1.is_empty() && !robot.1.is_empty() && edge.1.is_empty(),
+            laptop.0.len() == 3 && laptop.1.is_empty() && !robot.1.is_empty() && edge.1.is_empty(),
             "README.md's recipes are of other kinds"
         );
         Ok(Self {
