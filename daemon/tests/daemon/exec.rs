@@ -55,7 +55,7 @@ fn without_a_daemon_the_command_runs_and_a_line_says_what_it_lacks() {
         "{line}"
     );
     let (line, code) = failure(&giveway(&["exec", "--priority", "10", "--require", "--", "true"]));
-    assert!(code == 125 && line.contains("was not run"), "{line}");
+    assert!(code == 125 && line.contains("command not run"), "{line}");
 }
 
 #[test]
