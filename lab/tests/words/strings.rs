@@ -184,7 +184,7 @@ fn texts(files: &Files) -> Vec<(String, String)> {
     };
     let shipped = readers.into_iter().filter(|(file, _)| !is_of_tests(file));
     shipped
-        .flat_map(|(file, texts)| texts.into_iter().map(|text| (file.clone(), text)))
+        .flat_map(|(file, texts)| texts.into_iter().map(move |text| (file.clone(), text)))
         .collect()
 }
 
