@@ -188,7 +188,7 @@ const BANNED: &[Banned] = &[
         "a lifted cap restarts slow start",
     ),
     banned(
-        r"(?i)\bwitness(es)?\b",
+        r"(?i)\b(an?|the|another|as|of) witness(es)?\b",
         "RTT cross-check",
         "another socket is the witness",
     ),
