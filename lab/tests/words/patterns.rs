@@ -236,7 +236,7 @@ const BANNED: &[Banned] = &[
     ),
     // Names of the interface.
     banned(
-        r#"(?i)\bbackend = "?qdisc\b|\bQUEUE_BACKEND=qdisc\b"#,
+        r#"(?i)"qdisc"|\bQUEUE_BACKEND=qdisc\b"#,
         r#"backend = "bpf""#,
         r#"with backend = "qdisc" the queue stays"#,
     ),
