@@ -608,7 +608,7 @@ fn a_user_that_does_not_exist_is_refused_at_the_start() {
     let config = Scratch::new("nobody.toml", "[[priority]]\nuser = \"nosuchuser\"\n");
     let (line, code) = failure(&giveway(&["run", "--config", config.path()]));
     assert!(
-        code == 2 && line.contains("nosuchuser") && line.contains("nothing was changed"),
+        code == 2 && line.contains("nosuchuser") && line.contains("nothing changed"),
         "{line}"
     );
 }
