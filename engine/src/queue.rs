@@ -732,8 +732,8 @@ impl Queue {
                     )),
                     Ok(backend) => Ok((backend, format!("{known}{unknown}"))),
                     Err(no_qdisc) => match htb() {
-                        Ok(backend) => Ok((backend, format!("{known}; no BPF bpf: {no_qdisc}"))),
-                        Err(no_htb) => Err(format!("no BPF bpf: {no_qdisc}; {no_htb}")),
+                        Ok(backend) => Ok((backend, format!("{known}; no BPF qdisc: {no_qdisc}"))),
+                        Err(no_htb) => Err(format!("no BPF qdisc: {no_qdisc}; {no_htb}")),
                     },
                 }
             }

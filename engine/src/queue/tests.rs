@@ -506,7 +506,7 @@ fn what_could_not_be_install_is_tried_again_after_longer_and_longer_waits() {
         let wait = Duration::from_secs(wait_s);
         let reason = queue.view(now).reason;
         assert!(
-            reason.starts_with(&format!("tried again in {wait_s} s: no BPF bpf: ")),
+            reason.starts_with(&format!("tried again in {wait_s} s: no BPF qdisc: ")),
             "{reason}"
         );
         assert_eq!(see(&mut queue, Some(cable())), None, "nothing has changed");
