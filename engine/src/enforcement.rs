@@ -11,6 +11,7 @@
 //! Said once for a limit, or a class, and a device: users decide how many flows there are. Nor does a user decide how much is
 //! said of processes in other network namespaces.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, Setting, Value};
@@ -68,7 +69,7 @@ pub struct Overview<'a> {
 }
 
 /// Where it is enforced, or why it is not.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Enforcement {
     /// The link that holds the flow's packets.
     #[serde(default)]
@@ -82,7 +83,7 @@ pub struct Enforcement {
 }
 
 /// Why something is not enforced.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     DryRun,

@@ -10,6 +10,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::back_off::BackOff;
@@ -145,7 +146,7 @@ pub struct RootQdisc {
     pub ours: bool,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
     Bpf,
@@ -155,7 +156,7 @@ pub enum Backend {
 }
 
 /// Where the link's rate is known from.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RateSource {
     Configuration,
@@ -165,7 +166,7 @@ pub enum RateSource {
 }
 
 /// A queue as it is to be.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Plan {
     pub ifindex: u32,
     pub backend: Backend,
@@ -179,7 +180,7 @@ pub struct Plan {
 }
 
 /// The numbers that a queue goes by. Changing them puts nothing up or down, and leaves nothing to undo.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Tuning {
     /// None: not known, so that nothing is paced and no deadline promised.
     pub rate_bytes_per_s: Option<u64>,
@@ -227,7 +228,7 @@ impl Tuning {
 }
 
 /// Packets that are background wherever they are met: P0's triple, seen from here.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct BackgroundFlow {
     /// The remote end.
     pub address: IpAddr,
@@ -312,7 +313,7 @@ pub struct Queue {
 }
 
 /// What is active, for `status`.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
 pub struct QueueView {
     /// None: whatever was there serves.
     pub installed: Option<Plan>,

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Setting, Value};
@@ -162,7 +163,7 @@ pub fn from_config(config: &Config) -> Box<dyn SharePolicy> {
 }
 
 /// The share of a capacity that is found, and what is done with it (docs/shares.md).
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct EstimateView {
     pub phase: SharePhase,
     /// Of a connection that has its device's share to itself; None until something is known of it.
@@ -175,7 +176,7 @@ pub struct EstimateView {
     pub percent_of_unlimited: Option<f64>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SharePhase {
     /// No packet waits yet.

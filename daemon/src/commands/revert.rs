@@ -5,6 +5,7 @@
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use nix::unistd::geteuid;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::actuate::nice::UnnotedCount;
@@ -28,7 +29,7 @@ pub struct RevertArgs {
 }
 
 /// What was undone.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct RevertReport {
     daemon_stopped: Option<u32>,
     daemon_killed: Option<u32>,
@@ -39,7 +40,7 @@ pub struct RevertReport {
 }
 
 /// What would be undone.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct RevertPlan {
     sockets_found: u64,
     found: Vec<String>,

@@ -19,6 +19,7 @@ use giveway_engine::trial::{
     pairs_for,
 };
 use nix::unistd::geteuid;
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -69,7 +70,7 @@ const fn question(name: &'static str, better: Better, floor: f64) -> Question {
 }
 
 /// One interval, and what was measured in it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 struct TrialInterval {
     pair: usize,
     with: bool,
@@ -77,8 +78,8 @@ struct TrialInterval {
 }
 
 /// Everything that is told of a trial.
-#[derive(Debug, Serialize)]
-struct TrialReport {
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct TrialReport {
     version: &'static str,
     peer: Option<String>,
     background: bool,
@@ -94,7 +95,7 @@ struct TrialReport {
 }
 
 /// How many pairs it takes.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 struct Sizing {
     question: &'static str,
     effect_percent: f64,
@@ -108,7 +109,7 @@ struct Sizing {
     is_enough: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct Comparison {
     question: Question,
     /// Medians.

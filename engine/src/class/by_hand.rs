@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Word;
@@ -15,7 +16,7 @@ use crate::queue::BackgroundFlow;
 pub const MOST_PROCESSES: u8 = 64;
 
 /// What it is set for.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "target")]
 pub enum Target {
     /// A process, and all that it starts and has started: those tasks that have this bit.
@@ -39,7 +40,7 @@ pub enum Target {
 }
 
 /// By one user, for one target.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct SetByHand {
     #[serde(flatten)]
     pub target: Target,

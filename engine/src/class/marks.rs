@@ -3,6 +3,7 @@
 //! Output: a DSCP for a class, and a user priority for a radio that would not understand it. `docs/classes.md` has the
 //! table and its reasons.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::MarksSection;
@@ -12,10 +13,10 @@ use crate::model::{Class, Dscp, Mark};
 const BACKGROUND_PRIORITY: u8 = 1;
 
 /// Of the classes that are marked.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct LinkMarks(Vec<ClassMark>);
 
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct ClassMark {
     pub class: Class,
     pub dscp: Dscp,

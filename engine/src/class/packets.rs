@@ -2,6 +2,7 @@
 //! What the queue is told of classes: rules that a packet alone can match, what they say, and rate limits. It needs no
 //! socket and no process for them, so they hold for UDP, for what is forwarded, and for a connection's first packet.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::matcher::Matcher;
@@ -15,7 +16,7 @@ pub const FAIREST_LIMITS: usize = 48;
 pub const MOST_PACKET_RULES: usize = 64;
 
 /// What is given must hold.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct PacketRule {
     pub protocol: Option<Protocol>,
     pub address: Option<Prefix>,

@@ -2,9 +2,11 @@
 //! Every section and key, each declared once: a new key is added here and nowhere else in the configuration. The unit
 //! is part of a key's name.
 
+use std::borrow::Cow;
 use std::fmt::{self, Formatter};
 use std::net::{IpAddr, Ipv4Addr};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -21,7 +23,7 @@ pub const CEILING: u32 = 48;
 pub const MOST_LINKS: usize = 8;
 
 /// Everything that a user can set.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Config {
     pub interface: Option<String>,
@@ -106,7 +108,7 @@ section! {
 }
 
 /// How caps are chosen.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CapPolicyName {
     /// One of the others, by what else is given: [`Config::cap_policy`].
@@ -119,7 +121,7 @@ pub enum CapPolicyName {
 }
 
 /// What the policy "estimated" gives up for what.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Prefer {
     #[default]
@@ -176,6 +178,17 @@ pub enum RateMbit {
     Fixed(f64),
     /// `"auto"`
     Estimated,
+}
+
+/// As it is written.
+impl JsonSchema for RateMbit {
+    fn schema_name() -> Cow<'static, str> {
+        "RateMbit".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "type": "number" }, { "const": "auto" }] })
+    }
 }
 
 impl Serialize for RateMbit {
@@ -264,7 +277,7 @@ section! {
 }
 
 /// Whether what stays in the link's own subnets has its part of the link's rate.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LocalTraffic {
     #[default]
@@ -273,7 +286,7 @@ pub enum LocalTraffic {
 }
 
 /// Which queueing discipline orders the bands.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendName {
     #[default]
@@ -423,7 +436,7 @@ impl Background {
 }
 
 /// The scheduling policy of a rule (sched(7)).
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SchedPolicyName {
     #[default]

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Overview;
@@ -21,7 +22,7 @@ use crate::sockets::flows::Tracked;
 const MOST_REASONS: usize = 4;
 
 /// What is set, and what becomes of it.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct HandView {
     #[serde(flatten)]
     pub set: SetByHand,

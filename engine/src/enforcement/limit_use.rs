@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Overview;
@@ -12,7 +13,7 @@ use crate::model::{Class, Limit, LimitNumber, LimitNumbers, RateLimit};
 use crate::rate::mbit;
 use crate::sockets::flows::Tracked;
 
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitedBy {
     Rule,
@@ -24,7 +25,7 @@ pub enum LimitedBy {
     Order,
 }
 
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct LimitUse {
     pub limited_by: LimitedBy,
     /// Whose it is, for people.
@@ -36,7 +37,7 @@ pub struct LimitUse {
 }
 
 /// The same in one direction.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct WayUse {
     pub limit_mbit: f64,
     pub flows: usize,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! By which link the limits and the order of one flow are enforced, or why not; for `status` and `why`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Asked, Enforcement, Overview, PASSES_BY};
@@ -11,7 +12,7 @@ use crate::rate::mbit;
 use crate::sockets::flows::Tracked;
 
 /// The limits that a flow has, in each direction.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct LimitsView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload: Option<LimitView>,
@@ -20,7 +21,7 @@ pub struct LimitsView {
 }
 
 /// One of them.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct LimitView {
     /// All that share it have at most so much together.
     pub mbit: f64,
@@ -60,7 +61,7 @@ impl LimitView {
 }
 
 /// How what arrives for a flow yields.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct DownloadOrder {
     pub interface: String,
     /// Of all bulk and background there at most, while nothing else arrives.

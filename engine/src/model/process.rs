@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Processes, and what is known of one at the moment at which it is judged.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::class::{Class, LimitNumber, Rates, RuleId};
@@ -9,7 +10,7 @@ use super::class::{Class, LimitNumber, Rates, RuleId};
 pub const ROOT: u32 = 0;
 
 /// A process, held by a pidfd where it is named so.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct ProcessId {
     /// The thread group's id, as the initial pid namespace counts.
     pub pid: u32,
@@ -18,7 +19,7 @@ pub struct ProcessId {
 }
 
 /// What a process is, at the moment at which it is judged.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Process {
     /// As /proc shows it; for people only.
     pub exe: String,
@@ -46,7 +47,7 @@ pub struct Process {
 }
 
 /// From the process that started it, or from one before that: by a rule that names that one.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Inherited {
     pub rule: RuleId,
     pub from: ProcessId,
@@ -87,7 +88,7 @@ pub struct Nice {
 }
 
 /// A class, the user who chose it, and a rate limit where that was asked for.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Choice {
     /// None: whatever it would have.
     pub class: Option<Class>,
@@ -97,14 +98,14 @@ pub struct Choice {
 }
 
 /// For all that the process starts, together.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct ChosenLimit {
     pub number: LimitNumber,
     pub rates: Rates,
 }
 
 /// Ways in which a process was told that nobody waits for it; of its main thread.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Idleness {
     pub nice_19: bool,
     pub sched_idle: bool,

@@ -5,6 +5,7 @@
 //! which every field was checked. Every report has exactly one encoding, so whatever decodes also encodes to
 //! the same bytes. Never: a judgement on whether the report is to be authenticated.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{CaState, Class};
@@ -60,7 +61,7 @@ pub enum Purpose {
 }
 
 /// A connection that is sending.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Sender {
     pub cwnd_segments: u32,
     pub min_rtt_us: u32,

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::contest::Contest;
@@ -62,7 +63,7 @@ impl Default for Rate {
 }
 
 /// What was set for a link at run time, in place of what is configured.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct LinkRates {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up: Option<RateMbit>,
@@ -85,7 +86,7 @@ impl LinkRates {
 }
 
 /// A link and its queue, for `status`.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
 pub struct LinkView {
     pub interface: String,
     pub ifindex: u32,

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Cookie, Flow};
@@ -140,7 +141,7 @@ pub struct LinkCounters {
 }
 
 /// What the rate was found from last.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RateEvidence {
     /// No socket has told anything yet: nothing is paced.
@@ -159,7 +160,7 @@ pub enum RateEvidence {
 }
 
 /// For `status`.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct MeasuredView {
     /// What the link is thought to carry.
     pub rate_bytes_per_s: Option<u64>,

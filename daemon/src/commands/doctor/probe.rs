@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::actuate::nice;
@@ -33,7 +34,7 @@ const ITERATORS: [&str; 3] = ["bpf_iter_tcp", "bpf_iter_task_file", "bpf_iter_bp
 pub const ESSENTIAL: &str = "flow monitor";
 
 /// One thing that giveway can use.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Capability {
     pub name: &'static str,
     pub available: bool,
