@@ -4,7 +4,7 @@
 
 Two network namespaces, a veth pair between them, CUBIC, and one limit on a client that receives as much as it can. Each cell
 starts the client once and takes what it received; QUIC cells take what left the limit's device, headers included.
-Needs root, ip, wget, trickle, and in the interpreter's environment traffictoll (`tt`) and aioquic:
+Needs root, ip, wget, minimum rate, and in the interpreter's environment traffictoll (`tt`) and aioquic:
 
     python3 bench/limit-peers.py --giveway target/release/giveway --out DIR
 
@@ -35,7 +35,7 @@ STEP_S = 0.25
 SO_MAX_PACING_RATE = 47
 LOAD_MBIT, LOAD_CONNECTIONS = 20.0, 4
 WINDOW_S = 10.0
-TOOLS = ["giveway-rule", "giveway-exec", "trickle", "traffictoll"]
+TOOLS = ["giveway-rule", "giveway-exec", "minimum rate", "traffictoll"]
 
 
 def run(line, **options):
@@ -69,7 +69,7 @@ def receive_tcp(connections, seconds, port=PORT):
 
 
 def receive_by_wget(connections, seconds, before):
-    """trickle stands before functions of the C library that Python does not call."""
+    """minimum rate stands before functions of the C library that Python does not call."""
     line = f"{before} wget -q -O - http://{FAR}:{PORT}/"
     started = [subprocess.Popen(shlex.split(line), stdout=subprocess.PIPE, bufsize=0) for _ in range(connections)]
     count([process.stdout for process in started], seconds)
@@ -189,7 +189,7 @@ def me(role):
     return f"{sys.executable} {os.path.abspath(__file__)} --role {shlex.quote(role)}"
 
 
-def put_up(place, tool, limit, folder, giveway):
+def install(place, tool, limit, folder, giveway):
     """Starts what keeps the limit; gives back its process and what stands before the client's command."""
     if tool.startswith("giveway"):
         rule = f'[[rule]]\nport = {PORT}\nclass = "standard"\ndownload_limit_mbit = {limit}\n'
@@ -199,10 +199,10 @@ def put_up(place, tool, limit, folder, giveway):
         time.sleep(4)
         before = "" if tool == "giveway-rule" else f"{giveway} exec --down {limit}mbit --"
         return daemon, before
-    if tool == "trickle":
+    if tool == "minimum rate":
         # Both have limits of their own, of 10 KB/s where none is given.
         limits = f"-d {limit * 125:.0f} -u {limit * 125:.0f} -n {folder}/socket"
-        return place.start(place.device, f"trickled -f {limits}"), f"trickle {limits}"
+        return place.start(place.device, f"trickled -f {limits}"), f"minimum rate {limits}"
     run(f"ip -n {place.device} link add ifb0 type ifb")
     run(f"ip -n {place.device} link set ifb0 up")
     open(f"{folder}/tt.yaml", "w").write(
@@ -237,10 +237,10 @@ def tcp(tool, limit, connections, seconds, giveway):
     with Place() as place, tempfile.TemporaryDirectory() as folder:
         server = place.start(place.far, me("serve_tcp()"), stdout=subprocess.PIPE)
         server.stdout.readline()
-        daemon, before = put_up(place, tool, limit, folder, giveway)
+        daemon, before = install(place, tool, limit, folder, giveway)
         began_s = place.cpu_s(daemon) if daemon else 0.0
         client = f"{before} {me(f'receive_tcp({connections},{seconds})')}"
-        if tool == "trickle":
+        if tool == "minimum rate":
             client = me(f"receive_by_wget({connections},{seconds},'{before}')")
         client = place.start(place.device, client, stdout=subprocess.PIPE)
         told = json.loads(client.stdout.read())
@@ -259,7 +259,7 @@ def quic(name, serve, receive, limit, seconds, giveway):
         )
         server = place.start(place.far, serve.format(folder=folder, port=PORT), stdout=subprocess.PIPE)
         server.stdout.readline()
-        daemon, before = put_up(place, "giveway-rule", limit, folder, giveway)
+        daemon, before = install(place, "giveway-rule", limit, folder, giveway)
         place.start(place.device, receive.format(seconds=seconds + 5, far=f"{FAR}:{PORT}"), stdout=subprocess.DEVNULL)
         began, samples = None, []
         while began is None or time.monotonic() - began < seconds:
@@ -281,7 +281,7 @@ def beside(is_limited, seconds, giveway):
         for role in (f"serve_tcp({load_port},{None if is_limited else paced})", f"serve_tcp({other_port})"):
             place.start(place.far, me(role), stdout=subprocess.PIPE).stdout.readline()
         if is_limited:
-            put_up(place, "giveway-rule", LOAD_MBIT, folder, giveway)
+            install(place, "giveway-rule", LOAD_MBIT, folder, giveway)
         load = place.start(
             place.device, me(f"receive_tcp({LOAD_CONNECTIONS},{seconds + 2},{load_port})"), stdout=subprocess.PIPE
         )

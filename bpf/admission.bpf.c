@@ -172,7 +172,7 @@ __noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *confi
 		read_ports(skb, p);
 	deadline_ns = find_deadline(skb, config, p, find_rule(config, p), *to_promise_ns, &granted);
 	*to_promise_ns = 0;
-	/* What anybody may ask for lifts no rate limit; and what is received has its limit and order whatever is sent. */
+	/* What anybody may ask for clears no rate limit; and what is received has its limit and order whatever is sent. */
 	if (!deadline_ns || config->flags & (GW_LIMITED | GW_ORDERS_DOWNLOADS) || has_early_sockets)
 		said = what_is_said(skb, config, p);
 	if (limit_of(said) && !granted)
@@ -298,7 +298,7 @@ int BPF_PROG(gw_leave, struct Qdisc *qdisc, const struct netdev_queue *queue, in
 /* Who makes tasks nice. */
 const volatile enum gw_nice_makers nice_makers;
 
-/* By its own or its user's word. Of those that giveway makes nice, older kernels do not let this program know. */
+/* By its own or its user's word. Of those that giveway renices, older kernels do not let this program know. */
 static __always_inline bool is_nice(struct task_struct *task)
 {
 	if (task->static_prio != NICE_19_PRIO || nice_makers == GW_NICE_BY_ANYBODY)

@@ -196,7 +196,7 @@ static __always_inline void begin_request(const struct task_struct *p, struct gw
 
 	if (handler->until_ns < due_ns)
 		handler->until_ns = due_ns;
-	if (rule && now_ns >= rule->barred_until_ns && p->prio >= MAX_RT_PRIO)
+	if (rule && now_ns >= rule->suspended_until_ns && p->prio >= MAX_RT_PRIO)
 		report(p, handler, GW_RAISE, now_ns);
 }
 

@@ -66,17 +66,17 @@ static __always_inline bool is_repairing(__u32 ca_state)
 static __always_inline void decide(const struct sock *sk, const struct gw_mark *mark, struct gw_outcome *o)
 {
 	bool limited = o->old_clamp < GW_UNLIMITED;
-	bool lift = o->wanted == GW_UNLIMITED;
+	bool clear = o->wanted == GW_UNLIMITED;
 
 	if ((mark && !is_known(mark)) || (limited && !is_our_clamp(mark, o->old_clamp))) {
 		o->kind = GW_FOREIGN;
 		return;
 	}
-	if (lift && limited)
+	if (clear && limited)
 		o->wanted = clamp_before(mark);
-	if (o->old_clamp == o->wanted || (!limited && lift))
+	if (o->old_clamp == o->wanted || (!limited && clear))
 		o->kind = GW_UNCHANGED;
-	else if (!lift && leaves_by_loopback(sk))
+	else if (!clear && leaves_by_loopback(sk))
 		o->kind = GW_LOOPBACK;
 	else if (is_repairing(o->ca_state))
 		o->kind = GW_DEFERRED;
@@ -85,7 +85,7 @@ static __always_inline void decide(const struct sock *sk, const struct gw_mark *
 }
 
 /* Nothing is written that cannot be marked. */
-static __always_inline void write_marked(struct tcp_sock *tp, struct gw_outcome *o, bool lift)
+static __always_inline void write_marked(struct tcp_sock *tp, struct gw_outcome *o, bool clear)
 {
 	struct gw_mark *mark = bpf_sk_storage_get(&gw_marks, (struct sock *)tp, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	bool was_ours;
@@ -96,12 +96,12 @@ static __always_inline void write_marked(struct tcp_sock *tp, struct gw_outcome 
 		return;
 	}
 	was_ours = is_our_clamp(mark, o->old_clamp);
-	if (!lift)
+	if (!clear)
 		mark_clamp(mark, o->old_clamp, o->wanted);
 	write_clamp(tp, o);
 	if (o->error && was_ours)
 		mark->clamp_ours = o->old_clamp;
-	else if (o->error || lift)
+	else if (o->error || clear)
 		mark->ours &= ~GW_CWND_CLAMP;
 }
 
@@ -111,7 +111,7 @@ static __always_inline void settle(struct bpf_iter__tcp *ctx, struct tcp_sock *t
 	struct gw_outcome o = { .wanted = asked };
 	struct seq_file *seq = ctx->meta->seq;
 	struct sock *sk = (struct sock *)tp;
-	bool lift = o.wanted == GW_UNLIMITED;
+	bool clear = o.wanted == GW_UNLIMITED;
 
 	if (!has_room(seq, &o, sizeof(o)))
 		return;
@@ -120,7 +120,7 @@ static __always_inline void settle(struct bpf_iter__tcp *ctx, struct tcp_sock *t
 	o.ca_state = BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state);
 	decide(sk, bpf_sk_storage_get(&gw_marks, sk, NULL, 0), &o);
 	if (o.kind == GW_APPLIED)
-		write_marked(tp, &o, lift);
+		write_marked(tp, &o, clear);
 	bpf_seq_write(seq, &o, sizeof(o));
 }
 

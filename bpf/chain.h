@@ -17,7 +17,7 @@ struct gw_chain_key {
 
 /* Written by the daemon, as a whole. */
 struct gw_chain_rule {
-	__u64 barred_until_ns; /* its handlers exceeded their CPU budget: no priority until then */
+	__u64 suspended_until_ns; /* its handlers exceeded their CPU budget: no priority until then */
 	__u32 budget_us;       /* from a request's arrival to the last bit of its answer */
 	__u32 priority;        /* SCHED_FIFO's */
 	__u32 uid;             /* owner of the sockets that match: another user's socket on this port gives no priority */

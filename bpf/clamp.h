@@ -3,7 +3,7 @@
  * The one place that writes to a live socket: its cwnd clamp. For iter/tcp programs, which hold the socket's lock.
  *
  * The kernel sets ssthresh along with the clamp. Where a cap held cwnd and is raised, or the connection is in slow
- * start anyway, that is right: it grows fast, and no further than the cap. But a lift makes ssthresh infinite, and a
+ * start anyway, that is right: it grows fast, and no further than the cap. But a clear makes ssthresh infinite, and a
  * connection whose cwnd the network holds below our cap would forget what it learnt. (In its first slow start, with a
  * cap that it has not reached, it has learnt nothing yet.) In these cases a CUBIC or Reno connection is eased: for a
  * moment it gets the congestion control of ease.bpf.c, whose init sets ssthresh to the present cwnd, and then its own

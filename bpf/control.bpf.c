@@ -58,7 +58,7 @@ static __always_inline void give(struct tcp_sock *tp, const struct gw_control *w
 		mark->ours &= ~GW_CONGESTION_CONTROL;
 }
 
-static __always_inline void take_back(struct tcp_sock *tp, struct gw_control_outcome *o)
+static __always_inline void revoke(struct tcp_sock *tp, struct gw_control_outcome *o)
 {
 	struct gw_mark *mark = bpf_sk_storage_get(&gw_marks, (struct sock *)tp, NULL, 0);
 
@@ -66,7 +66,7 @@ static __always_inline void take_back(struct tcp_sock *tp, struct gw_control_out
 		o->kind = mark && (mark->ours & GW_CONGESTION_CONTROL) ? GW_FOREIGN : GW_UNCHANGED;
 		return;
 	}
-	report(o, put_back_control(tp, mark));
+	report(o, restore_control(tp, mark));
 	if (!o->error)
 		mark->ours &= ~GW_CONGESTION_CONTROL;
 }
@@ -90,7 +90,7 @@ int gw_apply_controls(struct bpf_iter__tcp *ctx)
 	else if (wanted->name[0])
 		give(tp, wanted, &o);
 	else
-		take_back(tp, &o);
+		revoke(tp, &o);
 	bpf_seq_write(seq, &o, sizeof(o));
 	return 0;
 }

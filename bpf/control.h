@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * The one place that writes a socket's congestion control, for iter/tcp programs, which hold the socket's lock. What was
- * there before is put back by its name; where nobody has that one any more (its module was unloaded), Reno stands in,
+ * there before is restored by its name; where nobody has that one any more (its module was unloaded), Reno stands in,
  * which every kernel has.
  */
 #ifndef GIVEWAY_CONTROL_H
@@ -43,7 +43,7 @@ static __always_inline int write_control(struct tcp_sock *tp, const char wanted[
 	return bpf_setsockopt(tp, SOL_TCP, TCP_CONGESTION, name, sizeof(name));
 }
 
-static __always_inline int put_back_control(struct tcp_sock *tp, const struct gw_mark *mark)
+static __always_inline int restore_control(struct tcp_sock *tp, const struct gw_mark *mark)
 {
 	static const char always_there[GW_CA_NAME_LEN] = "reno";
 	int error = write_control(tp, mark->control_before);

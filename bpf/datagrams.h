@@ -160,7 +160,7 @@ int gw_list_datagrams(struct bpf_iter__bpf_sk_storage_map *ctx)
 
 /* The same where the kernel has no such iterator for us: over all UDP sockets. */
 SEC("iter/udp")
-int gw_walk_datagrams(struct bpf_iter__udp *ctx)
+int gw_scan_datagrams(struct bpf_iter__udp *ctx)
 {
 	struct sock *sk = (struct sock *)ctx->udp_sk;
 	struct datagram_socket *d = sk ? bpf_sk_storage_get(&datagrams, sk, NULL, 0) : NULL;

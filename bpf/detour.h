@@ -12,7 +12,7 @@
 
 /*
  * Of skb->priority, as MAJOR << 16 | MINOR: of limit N, and below it its queues, of which a flow has one. Many queues take the
- * kernel long to put up: the first limits of rules and of commands have several, and what links order, behind all limits.
+ * kernel long to install: the first limits of rules and of commands have several, and what links order, behind all limits.
  */
 enum gw_detour {
 	CLASS_OF_LIMITS = 0x67640100,

@@ -7,7 +7,7 @@
  *   gw_detour     ingress of each managed link, only while there is such a limit, and of those that order
  *   gw_come_back  egress of the intermediate device, before its queue: where that is down, packets turn back
  *
- * Most packets are asked for nothing but their local port (ports.h). Whatever is in doubt passes: it is not limited, and
+ * Most packets are asked for nothing but their local port (ports.h). Whatever is in doubt polls: it is not limited, and
  * nothing is lost. Attach this last: what stands before it sees every packet; what comes after it, as filters of clsact
  * and nftables' netdev chains, never sees a packet that takes the detour.
  */
@@ -141,7 +141,7 @@ static __noinline __u32 treatment_of_receiver(struct __sk_buff *skb, const struc
 		return 0;
 	if (!treatment && config && config->packet_rules)
 		treatment = treatment_by_rules(config, p, config->packet_rules);
-	if (!download_limit_of(treatment) && !(orders(config) && gives_way(treatment)))
+	if (!download_limit_of(treatment) && !(orders(config) && yields(treatment)))
 		return 0;
 	if (p->protocol == IPPROTO_UDP && !is_connected && !is_its_own(skb, p))
 		return 0;
@@ -201,7 +201,7 @@ static __always_inline __u32 bytes_on_link(struct __sk_buff *skb, const struct p
 	return skb->len + more * (ETH_HEADER_BYTES + p->transport_at + TCP_HEADER_BYTES);
 }
 
-/* `group`: of classes, of which the flow has one: of a limit, or of what gives way. */
+/* `group`: of classes, of which the flow has one: of a limit, or of what yields. */
 static __always_inline int take_detour(struct __sk_buff *skb, const struct packet *p, __u32 group)
 {
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
@@ -225,7 +225,7 @@ static __always_inline int detour_in_order(struct __sk_buff *skb, const struct g
 {
 	__u32 bytes = bytes_on_link(skb, p), limit = download_limit_of(treatment), link = config->number;
 	bool is_apart = config->flags & GW_SPARES_LOCAL && is_in_own_subnet(config, p);
-	bool is_ordered = !is_apart && !limit && gives_way(treatment);
+	bool is_ordered = !is_apart && !limit && yields(treatment);
 	__u32 group = is_ordered ? GROUP_OF_ORDER(link, class_of(treatment)) : limit;
 	int verdict = group ? take_detour(skb, p, group) : TCX_NEXT;
 

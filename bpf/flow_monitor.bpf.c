@@ -3,18 +3,18 @@
  * Watches every TCP socket of one network namespace, and knows its UDP sockets.
  *
  * The cost must follow what is active, not what is open. So a per-packet program does nothing but mark its socket in
- * the storage map `active`; ten times a second `gw_pass_active` iterates that map (not the socket table), writes a
+ * the storage map `active`; ten times a second `gw_poll_active` iterates that map (not the socket table), writes a
  * record for each socket that was marked or has bytes queued or in flight, and forgets those idle for a second. A
- * stalled sender, whose packets bring no answer, stays: it has bytes in flight. `gw_walk_all` writes the same record
+ * stalled sender, whose packets bring no answer, stays: it has bytes in flight. `gw_scan_all` writes the same record
  * for every connection there is, and is meant for the start and for every ten seconds or so.
  *
  * Owners are remembered in the storage map `owners` (owners.h): by `connect`, by each send or receive of a process, and by
- * `gw_find_owners`, which looks at all open files. (It is the most expensive program here, and runs when a walk shows a socket
+ * `gw_find_owners`, which looks at all open files. (It is the most expensive program here, and runs when a scan shows a socket
  * without a known owner, and every minute.)
  *
  * UDP: see datagrams.h.
  *
- * What happens between passes goes to the ring buffer `events` and waits for the reader's next pass, unless the buffer
+ * What happens between passes goes to the ring buffer `events` and waits for the reader's next poll, unless the buffer
  * fills up: a wake-up for each would cost far more than the event, and a stranger decides how many connections open and
  * close. Retransmissions and congestion-avoidance states, which come in bursts when the network is bad, are limited per
  * socket as well.
@@ -43,7 +43,7 @@ struct activity {
 	__u64 ca_window_ns; /* when the present window of congestion-avoidance events began */
 	__u32 retransmits_reported;
 	__u16 ca_events; /* reported in that window */
-	__u16 touched;   /* since the last pass */
+	__u16 touched;   /* since the last poll */
 };
 
 struct {
@@ -61,7 +61,7 @@ struct {
 /* Events that found the ring buffer full. */
 __u64 lost_events;
 
-/* How often a socket became active, once between two passes. */
+/* How often a socket became active, once between two polls. */
 __u64 touches;
 
 /* Puts the shared types into the skeleton. */
@@ -396,7 +396,7 @@ static __always_inline void pass(struct seq_file *seq, struct sock *sk, struct t
 }
 
 SEC("iter/bpf_sk_storage_map")
-int gw_pass_active(struct bpf_iter__bpf_sk_storage_map *ctx)
+int gw_poll_active(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
 	struct activity *a = ctx->value;
 	struct sock *sk = ctx->sk;
@@ -409,7 +409,7 @@ int gw_pass_active(struct bpf_iter__bpf_sk_storage_map *ctx)
 
 /* The same where the kernel has no such iterator for us: over all connections. */
 SEC("iter/tcp")
-int gw_walk_active(struct bpf_iter__tcp *ctx)
+int gw_scan_active(struct bpf_iter__tcp *ctx)
 {
 	struct tcp_sock *tp = our_connection(ctx->sk_common);
 	struct sock *sk = (struct sock *)tp;
@@ -422,7 +422,7 @@ int gw_walk_active(struct bpf_iter__tcp *ctx)
 
 /* The kernel shows only the namespace of the process that reads. */
 SEC("iter/tcp")
-int gw_walk_all(struct bpf_iter__tcp *ctx)
+int gw_scan_all(struct bpf_iter__tcp *ctx)
 {
 	struct seq_file *seq = ctx->meta->seq;
 	struct tcp_sock *tp = our_connection(ctx->sk_common);

@@ -28,7 +28,7 @@ struct gw_tuple {
 	__u32 family;
 };
 
-/* One socket at one moment: what a pass or a walk writes per socket. */
+/* One socket at one moment: what a poll or a scan writes per socket. */
 struct gw_flow {
 	__u64 cookie;
 	__u64 cgroup_id;
@@ -121,7 +121,7 @@ struct gw_control_outcome {
 /* What is to become of a connection's window for what it receives. */
 enum gw_window_wish {
 	GW_WINDOW_FREE = 0, /* as it was found */
-	GW_WINDOW_GIVES_WAY = 1,
+	GW_WINDOW_YIELDS = 1,
 };
 
 struct gw_receiver_wanted {
@@ -184,7 +184,7 @@ struct gw_mark {
 	__u32 reserved[14];
 };
 
-/* Datagrams on the neighbours' port that did not reach the daemon. */
+/* Datagrams on the peers' port that did not reach the daemon. */
 struct gw_filtered {
 	__u64 off_link;      /* from beyond the link */
 	__u64 malformed;     /* of a length that no report has */
@@ -251,30 +251,30 @@ struct gw_task_event {
 };
 
 /*
- * A thread may lend as one of a process that a rule raises, and as one that handles requests: these come and go apart.
+ * A thread may donate as one of a process that a rule raises, and as one that handles requests: these come and go apart.
  */
-struct gw_lender_key {
+struct gw_donor_key {
 	__u32 tid;
 	__u32 of_process;
 };
 
 /* A thread whose priority giveway has given, and what others have computed with it since that was last read. */
-struct gw_lender {
-	__u64 lent_ns;
+struct gw_donor {
+	__u64 donated_ns;
 	__u32 tgid; /* its process, where that is accounted for as a whole; 0: only the thread is */
-	__u32 borrowers;
-	__u32 borrower; /* the process of the latest of them, and its name */
+	__u32 recipients;
+	__u32 recipient; /* the process of the latest of them, and its name */
 	__u32 naming;	/* which one: a thread's number is used again, and who named the earlier one may forget it late */
 	char name[GW_COMMAND_LEN];
 };
 
 /* The same, read. */
-struct gw_lent {
-	__u64 lent_ns;
+struct gw_donated {
+	__u64 donated_ns;
 	__u32 tid;
 	__u32 tgid;
-	__u32 borrowers; /* threads that had its priority at this moment */
-	__u32 borrower;
+	__u32 recipients; /* threads that had its priority at this moment */
+	__u32 recipient;
 	char name[GW_COMMAND_LEN];
 };
 

@@ -173,7 +173,7 @@ static __always_inline void name(struct gw_by_rule *own, struct task_struct *tas
 	own->rule = rule;
 }
 
-/* Runs in the process, after the new program's credentials are in force. */
+/* Runs in the process, after the new program's credentials are active. */
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(gw_see_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {

@@ -18,10 +18,10 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-static __always_inline struct lbe *state_of(struct sock *sk)
+static __always_inline struct ledbat *state_of(struct sock *sk)
 {
-	_Static_assert(sizeof(struct lbe) <= 104, "the kernel has this much for it");
-	return (struct lbe *)((struct inet_connection_sock *)sk)->icsk_ca_priv;
+	_Static_assert(sizeof(struct ledbat) <= 104, "the kernel has this much for it");
+	return (struct ledbat *)((struct inet_connection_sock *)sk)->icsk_ca_priv;
 }
 
 static __always_inline __u64 now_ms(const struct tcp_sock *tp)
@@ -41,7 +41,7 @@ static __always_inline bool has_waited(const struct sock *sk, __u64 now, __u32 a
  * The smoothed round trip (`srtt_us`) remembers for many rounds how long it was behind somebody else's queue: the latest
  * counts, if less.
  */
-static __always_inline void apply(struct sock *sk, struct tcp_sock *tp, const struct lbe *ca, __u32 packets, __u32 rtt_us)
+static __always_inline void apply(struct sock *sk, struct tcp_sock *tp, const struct ledbat *ca, __u32 packets, __u32 rtt_us)
 {
 	__u32 in_flight = tp->packets_out + tp->retrans_out - tp->sacked_out - tp->lost_out;
 	__u32 percent = pace_percent(ca, packets);
@@ -58,10 +58,10 @@ static __always_inline void apply(struct sock *sk, struct tcp_sock *tp, const st
 }
 
 SEC("struct_ops")
-void BPF_PROG(gw_lbe_init, struct sock *sk)
+void BPF_PROG(gw_ledbat_init, struct sock *sk)
 {
 	struct tcp_sock *tp = (struct tcp_sock *)sk;
-	struct lbe *ca = state_of(sk);
+	struct ledbat *ca = state_of(sk);
 
 	begin(ca, tp->snd_cwnd, tp->rtt_min.s[0].v, now_ms(tp));
 	ca->round_end = tp->delivered;
@@ -73,10 +73,10 @@ void BPF_PROG(gw_lbe_init, struct sock *sk)
 
 /* Whatever follows it goes on by slow start up to what the path holds, and paced as it was before. */
 SEC("struct_ops")
-void BPF_PROG(gw_lbe_release, struct sock *sk)
+void BPF_PROG(gw_ledbat_release, struct sock *sk)
 {
 	struct tcp_sock *tp = (struct tcp_sock *)sk;
-	const struct lbe *ca = state_of(sk);
+	const struct ledbat *ca = state_of(sk);
 
 	if (ca->peak)
 		tp->snd_ssthresh = greatest(greatest(pipe(ca), ca->window) / PACKET, 2);
@@ -86,29 +86,29 @@ void BPF_PROG(gw_lbe_release, struct sock *sk)
 }
 
 SEC("struct_ops")
-__u32 BPF_PROG(gw_lbe_ssthresh, struct sock *sk)
+__u32 BPF_PROG(gw_ledbat_ssthresh, struct sock *sk)
 {
 	return greatest(state_of(sk)->window / PACKET / 2, 2);
 }
 
 SEC("struct_ops")
-__u32 BPF_PROG(gw_lbe_undo, struct sock *sk)
+__u32 BPF_PROG(gw_ledbat_undo, struct sock *sk)
 {
 	return ((struct tcp_sock *)sk)->snd_cwnd;
 }
 
 SEC("struct_ops")
-void BPF_PROG(gw_lbe_state, struct sock *sk, __u8 state)
+void BPF_PROG(gw_ledbat_state, struct sock *sk, __u8 state)
 {
-	struct lbe *ca = state_of(sk);
+	struct ledbat *ca = state_of(sk);
 	__u64 now = now_ms((struct tcp_sock *)sk);
 
 	if (state == TCP_CA_CWR)
 		ca->is_marked = 1;
 	if (state == TCP_CA_LOSS && !has_waited(sk, now, age_ms(ca->round, now))) {
-		struct lbe copy = *ca;
+		struct ledbat copy = *ca;
 
-		/* As in gw_lbe_control. */
+		/* As in gw_ledbat_control. */
 		suffer_timeout(&copy, now);
 		*ca = copy;
 	}
@@ -116,23 +116,23 @@ void BPF_PROG(gw_lbe_state, struct sock *sk, __u8 state)
 
 /* The first packet after all were acknowledged. Newer kernels say so here, older ones by the event. */
 SEC("struct_ops")
-void BPF_PROG(gw_lbe_start, struct sock *sk)
+void BPF_PROG(gw_ledbat_start, struct sock *sk)
 {
 	resume(state_of(sk), now_ms((struct tcp_sock *)sk));
 }
 
 SEC("struct_ops")
-void BPF_PROG(gw_lbe_event, struct sock *sk, enum tcp_ca_event event)
+void BPF_PROG(gw_ledbat_event, struct sock *sk, enum tcp_ca_event event)
 {
 	if (event == CA_EVENT_TX_START)
 		resume(state_of(sk), now_ms((struct tcp_sock *)sk));
 }
 
 SEC("struct_ops")
-void BPF_PROG(gw_lbe_control, struct sock *sk, __u32 ack, int flag, const struct rate_sample *rs)
+void BPF_PROG(gw_ledbat_control, struct sock *sk, __u32 ack, int flag, const struct rate_sample *rs)
 {
 	struct tcp_sock *tp = (struct tcp_sock *)sk;
-	struct lbe *ca = state_of(sk);
+	struct ledbat *ca = state_of(sk);
 	__u64 now = now_ms(tp);
 	__u32 rtt_us = rs->rtt_us > 0 ? rs->rtt_us : 0;
 	bool is_last = (__s32)(rs->prior_delivered - ca->round_end) >= 0;
@@ -144,7 +144,7 @@ void BPF_PROG(gw_lbe_control, struct sock *sk, __u32 ack, int flag, const struct
 		return;
 	}
 	if (note_acked(ca, rtt_us, rs->acked_sacked, rs->losses, rs->prior_in_flight, tp->mdev_us >> 2, is_last, now)) {
-		struct lbe copy = *ca;
+		struct ledbat copy = *ca;
 
 		/* The verifier takes no part of a socket for a function's argument. */
 		end_round(&copy, tp->mdev_us >> 2, true, now);
@@ -155,14 +155,14 @@ void BPF_PROG(gw_lbe_control, struct sock *sk, __u32 ack, int flag, const struct
 }
 
 SEC(".struct_ops.link")
-struct tcp_congestion_ops giveway_lbe = {
-	.init = (void *)gw_lbe_init,
-	.release = (void *)gw_lbe_release,
-	.ssthresh = (void *)gw_lbe_ssthresh,
-	.undo_cwnd = (void *)gw_lbe_undo,
-	.set_state = (void *)gw_lbe_state,
-	.cwnd_event = (void *)gw_lbe_event,
-	.cwnd_event_tx_start = (void *)gw_lbe_start,
-	.cong_control = (void *)gw_lbe_control,
-	.name = "giveway_lbe",
+struct tcp_congestion_ops giveway_ledbat = {
+	.init = (void *)gw_ledbat_init,
+	.release = (void *)gw_ledbat_release,
+	.ssthresh = (void *)gw_ledbat_ssthresh,
+	.undo_cwnd = (void *)gw_ledbat_undo,
+	.set_state = (void *)gw_ledbat_state,
+	.cwnd_event = (void *)gw_ledbat_event,
+	.cwnd_event_tx_start = (void *)gw_ledbat_start,
+	.cong_control = (void *)gw_ledbat_control,
+	.name = "giveway_ledbat",
 };

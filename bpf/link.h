@@ -27,7 +27,7 @@ struct gw_link {
 	__u32 epoch;       /* the latest in which a user asked for a deadline */
 	__u32 users;       /* that did so in it */
 	__u32 users_before; /* and in the one before */
-	struct gw_fifo {   /* where a FIFO serves; all sums are since it was put up */
+	struct gw_fifo {   /* where a FIFO serves; all sums are since it was installed */
 		__u64 promised_ns;
 		__u64 gone_ns; /* of promised_ns */
 		__u64 due_ns;  /* when all that is promised should be gone */
@@ -45,7 +45,7 @@ struct {
 	__type(value, struct gw_link);
 } link_state SEC(".maps");
 
-/* Some 600 between two passes: whoever is refused without end must not keep the daemon busy with it. */
+/* Some 600 between two polls: whoever is refused without end must not keep the daemon busy with it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 * 1024);

@@ -34,7 +34,7 @@ static __always_inline void mark_clamp(struct gw_mark *mark, __u32 present, __u3
 	mark->ours |= GW_CWND_CLAMP;
 }
 
-/* What a lift puts in the place of our clamp. setsockopt takes a positive int. */
+/* What a clear puts in the place of our clamp. setsockopt takes a positive int. */
 static __always_inline __u32 clamp_before(const struct gw_mark *mark)
 {
 	return mark->clamp_before < GW_UNLIMITED ? mark->clamp_before : GW_UNLIMITED;

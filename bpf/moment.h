@@ -8,8 +8,8 @@
  * given as more: whoever keeps moments has them bounded in each epoch (`begins_epoch`), which forgets what is older.
  *
  * All moments of 32 bits:
- *   ledbat/rule.h        struct lbe: base_since, mode_since, between, clear, yield_end, loss, band, round, foreign
- *   ledbat/receiver.h    TCP's timestamp that the far end echoes (`echoed_ms`)
+ *   ledbat/rule.h        struct ledbat: base_since, mode_since, between, clear, yield_end, loss, band, round, foreign
+ *   ledbat/receiver.h    TCP's timestamp that the remote host echoes (`echoed_ms`)
  *   rledbat.bpf.c        the kernel's icsk_ack.lrcvtime, jiffies (`age_of`)
  *   qdisc/realtime.h     when a packet with a deadline was promised, ns, in the packet (`age_of`)
  *   admission/users.h    epochs of 8.6 s (come round after 1,169 years), which are compared for equality and the next

@@ -9,14 +9,14 @@
  *   gw_want_nice     notes, for all threads of the process that is the parameter, what they had; or that they are to get it
  *                    back, and with them all that have it for this process's sake
  *   gw_settle_nice   over all tasks: brings the notes up to date with what the tasks have, and lists what is to be set, what is to
- *                    be put back, and what somebody else has set since
+ *                    be restored, and what somebody else has set since
  *
- * A note is good for as long as its cause (a rule) is in force and its origin (a process) has not been released. Nobody is
- * ever told of one task: what is not set or put back yet is found by the next walk, however it came about. So the undo of
- * a dead daemon is this walk, with no cause in force.
+ * A note is good for as long as its cause (a rule) is active and its origin (a process) has not been released. Nobody is
+ * ever told of one task: what is not set or put back yet is found by the next scan, however it came about. So the undo of
+ * a dead daemon is this scan, with no cause active.
  *
- * A fork copies the values early and tells of the new task late, and its parent may be put back in between. So notes stay
- * when all is put back, and a task that has just been made, and has what its parent has no more, has it by us.
+ * A fork copies the values early and tells of the new task late, and its parent may be restored in between. So notes stay
+ * when all is restored, and a task that has just been made, and has what its parent has no more, has it by us.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -47,7 +47,7 @@ struct gw_nice_order {
 struct gw_nice_wanted {
 	__u32 tid;
 	__u32 tgid;
-	__u32 is_news;  /* to be set, or to be put back */
+	__u32 is_news;  /* to be set, or to be restored */
 	__u32 has;      /* is ours already */
 	__s32 nice;     /* before */
 	__u32 ioprio;   /* before */
@@ -96,7 +96,7 @@ struct {
 	__type(value, __u8);
 } nice_causes SEC(".maps");
 
-/* Processes that were released, until the next walk has found all that had it for their sake. */
+/* Processes that were released, until the next scan has found all that had it for their sake. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -104,7 +104,7 @@ struct {
 	__type(value, __u8);
 } nice_released SEC(".maps");
 
-/* How many tasks of each user a walk has listed. */
+/* How many tasks of each user a scan has listed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1024);
@@ -122,11 +122,11 @@ struct {
 
 extern int LINUX_KERNEL_VERSION __kconfig;
 
-/* In a walk. */
+/* In a scan. */
 const volatile __u32 most_of_user;
 /* Nobody is left who knows more: threads with real time get back what lies below it, too. */
 const volatile __u32 is_end;
-/* Only says what would be put back. */
+/* Only says what would be restored. */
 const volatile __u32 dry_run;
 
 /* Puts the types into the skeleton. */
@@ -254,7 +254,7 @@ static __always_inline bool want(struct task_struct *task, const struct gw_nice_
 		note = bpf_task_storage_get(&gw_nice_notes, task, &none, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!note)
 		return false;
-	/* What has been put back meanwhile is no longer ours, and what has not is not what the user gave. */
+	/* What has been restored meanwhile is no longer ours, and what has not is not what the user gave. */
 	note->ours &= ~(note->returning & ~niceness_of(task));
 	note->returning = 0;
 	may = lowerable(task) & ~(note->ours | note->wanted | note->taken);
@@ -321,7 +321,7 @@ int gw_want_nice(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-static __always_inline bool is_in_force(const struct gw_nice_note *note)
+static __always_inline bool is_installed(const struct gw_nice_note *note)
 {
 	struct gw_nice_origin origin = { .start_ns = note->origin_start_ns, .tgid = note->origin };
 	__u32 cause = note->cause;
@@ -329,7 +329,7 @@ static __always_inline bool is_in_force(const struct gw_nice_note *note)
 	return cause && bpf_map_lookup_elem(&nice_causes, &cause) && !bpf_map_lookup_elem(&nice_released, &origin);
 }
 
-/* Whether it is still its user's turn in this walk. */
+/* Whether it is still its user's turn in this scan. */
 static __always_inline bool has_turn(struct task_struct *task, __u64 session)
 {
 	__u32 uid = BPF_CORE_READ(task, real_cred, uid.val);
@@ -349,7 +349,7 @@ static __always_inline struct gw_nice_note settled(struct task_struct *task, con
 	__u32 has = niceness_of(task), lost;
 	struct gw_nice_note now = *note;
 
-	if (!is_in_force(note))
+	if (!is_installed(note))
 		now.cause = 0;
 	now.ours |= note->wanted & has;
 	now.wanted &= ~has;
@@ -369,7 +369,7 @@ int gw_settle_nice(struct bpf_iter__task *ctx)
 	struct gw_nice_note *note, now;
 	struct gw_nice_task t = {};
 
-	/* What ends starts nothing any more. A zombie cannot be put back, and stays for as long as its parent likes. */
+	/* What ends starts nothing any more. A zombie cannot be restored, and stays for as long as its parent likes. */
 	if (!task || task->flags & PF_EXITING)
 		return 0;
 	note = noted(task);

@@ -66,7 +66,7 @@ static __always_inline void limit(struct tcp_sock *tp, __u64 present, __u64 want
 		mark->ours &= ~GW_PACING_RATE;
 }
 
-static __always_inline void lift(struct tcp_sock *tp, struct gw_mark *mark, struct gw_rate_outcome *o)
+static __always_inline void clear(struct tcp_sock *tp, struct gw_mark *mark, struct gw_rate_outcome *o)
 {
 	o->error = write_rate(tp, mark->pacing_before);
 	if (!o->error)
@@ -89,7 +89,7 @@ static __always_inline void settle(struct tcp_sock *tp, __u64 wanted, struct gw_
 	if (wanted != UNLIMITED_RATE)
 		limit(tp, present, wanted, o);
 	else if (mark)
-		lift(tp, mark, o);
+		clear(tp, mark, o);
 	o->kind = o->error ? GW_FAILED : GW_APPLIED;
 }
 

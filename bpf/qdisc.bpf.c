@@ -173,7 +173,7 @@ static __noinline int choose(struct instance *i, struct gw_link *link, struct ch
 	if (i->realtime_packets && !others_are_due)
 		turn->index = choose_realtime(i, turn->number, turn->sch, turn->now_ns);
 	turn->band = GW_REALTIME;
-	if (!turn->index && i->waiting[GW_BACKGROUND] && trickle_is_due(i, config, turn->now_ns)) {
+	if (!turn->index && i->waiting[GW_BACKGROUND] && background_min_is_due(i, config, turn->now_ns)) {
 		turn->band = GW_BACKGROUND;
 		turn->index = pop_background(i, turn->number);
 		chosen->is_trickle = i->waiting[GW_STREAM] || i->waiting[GW_BEST_EFFORT] || gate_is_closed(config);
@@ -190,7 +190,7 @@ static __noinline int choose(struct instance *i, struct gw_link *link, struct ch
 		if (gate_is_closed(config)) {
 			c = counters_of(turn->number, GW_BACKGROUND);
 			if (c)
-				c->gate_closed++;
+				c->cpu_gate_closed++;
 			return 0;
 		}
 		turn->band = GW_BACKGROUND;
@@ -203,9 +203,9 @@ static __noinline int choose(struct instance *i, struct gw_link *link, struct ch
 /* All attempts were used, or the gate is closed. */
 static __always_inline __u64 next_try_ns(const struct instance *i, __u64 now_ns)
 {
-	bool is_gated = !(i->realtime_packets || i->waiting[GW_STREAM] || i->waiting[GW_BEST_EFFORT]);
+	bool is_cpu_gated = !(i->realtime_packets || i->waiting[GW_STREAM] || i->waiting[GW_BEST_EFFORT]);
 
-	return is_gated && i->waiting[GW_BACKGROUND] ? now_ns + GATE_RETRY_NS : now_ns;
+	return is_cpu_gated && i->waiting[GW_BACKGROUND] ? now_ns + GATE_RETRY_NS : now_ns;
 }
 
 /* What could leave, and what it takes of the link, besides best effort. */
@@ -219,8 +219,8 @@ static __noinline int settle(struct instance *i, const struct chosen *chosen, co
 		i->unhindered_ns = now_ns;
 	else if (i->waiting[GW_BACKGROUND])
 		note_local_wait(i, chosen->turn.number, config, now_ns);
-	if (place && band == GW_BACKGROUND && config->trickle_bytes_per_s)
-		i->trickle_ns = now_ns + place->link_bytes * NSEC_PER_SEC / config->trickle_bytes_per_s;
+	if (place && band == GW_BACKGROUND && config->background_min_bytes_per_s)
+		i->background_min_ns = now_ns + place->link_bytes * NSEC_PER_SEC / config->background_min_bytes_per_s;
 	return 0;
 }
 

@@ -45,14 +45,14 @@ enum gw_backend {
 enum gw_link_flag {
 	GW_ADMIT = 1,     /* refuse what cannot be in time; without it deadlines only order the packets */
 	GW_DROP_LATE = 2, /* at dequeue, drop what can no longer be in time */
-	GW_GATE = 4,      /* hold background while this CPU runs something more important */
+	GW_CPU_GATE = 4,      /* hold background while this CPU runs something more important */
 	GW_INHERIT = 16,  /* an answer has its request's deadline: chain.h */
 	GW_CALLS = 32,    /* what is marked as a call goes first: admission/calls.h */
 	GW_FORWARDED = 64, /* forwarded.bpf.c says of some packets whose they are */
 	GW_LIMITED_PROCESSES = 256, /* of some processes there is a limit */
 	GW_LIMITED = 512, /* of some flows, sockets or processes there is a limit */
 	GW_DETOUR = 1024, /* what is limited goes by an intermediate device: upload.bpf.c */
-	GW_ORDERS_DOWNLOADS = 2048, /* bulk and background that arrive give way: download.bpf.c */
+	GW_ORDERS_DOWNLOADS = 2048, /* bulk and background that arrive yield: download.bpf.c */
 	GW_SPARES_LOCAL = 4096, /* what stays in the own subnets is no part of that */
 	GW_ONLY_NAMED = 128, /* the rate promises nothing yet: the strict band is for whom the configuration names */
 };
@@ -84,7 +84,7 @@ struct gw_class_mark {
 /* Of one link. Written by the daemon, as a whole; read for every packet. */
 struct gw_link_config {
 	__u64 rate_bytes_per_s;       /* 0: not known, nothing is paced or promised */
-	__u64 trickle_bytes_per_s;    /* the least that background gets, even while it should wait; 0: nothing */
+	__u64 background_min_bytes_per_s;    /* the least that background gets, even while it should wait; 0: nothing */
 	__u32 ifindex;                /* 0: no link has this number */
 	enum gw_backend backend;
 	__u32 flags;                  /* enum gw_link_flag */
@@ -236,7 +236,7 @@ struct gw_band_counters {
 	__u64 backlog_bytes;
 	__u64 tcp_sent_bytes;    /* of sent_bytes, what TCP sockets of this network namespace have sent */
 	__u64 tcp_backlog_bytes; /* of backlog_bytes */
-	__u64 gate_closed;     /* dequeues at which the band had to wait for the CPU */
+	__u64 cpu_gate_closed;     /* dequeues at which the band had to wait for the CPU */
 	__u64 sojourn_max_ns;
 	__u64 sojourn[GW_SOJOURN_STEPS];
 };

@@ -9,7 +9,7 @@ struct address {
 	__u32 words[4];
 };
 
-/* As it arrives, the far end comes first. */
+/* As it arrives, the remote host comes first. */
 static __always_inline void turn_round(struct packet *p)
 {
 	struct address *local = (struct address *)p->tuple.local, *remote = (struct address *)p->tuple.remote;

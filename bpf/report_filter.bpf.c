@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What may wake the daemon on the socket of the neighbours' reports: datagrams that came from the link itself, of a
+ * What may wake the daemon on the socket of the peers' reports: datagrams that came from the link itself, of a
  * length that a report can have.
  *
- * A neighbour sends with the greatest TTL (IPv6: hop limit), and each router on the way lowers it, so nothing sent
+ * A peer sends with the greatest TTL (IPv6: hop limit), and each router on the way lowers it, so nothing sent
  * beyond the link arrives with 255 (RFC 5082). Older versions of the protocol sent with an ordinary one: they are told
  * apart by the first bytes, and counted here as well, so that not even they wake the daemon. All counts are the
  * daemon's to read when it likes.

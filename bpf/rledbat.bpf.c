@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The receiver's half of background: a download gives way by the window that this end offers (rLEDBAT, RFC 9840), by the
+ * The receiver's half of background: a download yields by the window that this end offers (rLEDBAT, RFC 9840), by the
  * rule of the sender's half (ledbat/rule.h). Optional. Linux 6.12.
  *
  * The daemon names connections in `wanted_receivers` and runs `gw_apply_receivers` over all sockets once. From then on
@@ -157,7 +157,7 @@ static __always_inline void offer(struct bpf_sock_ops *ops, struct gw_mark *mark
 
 static __always_inline __u64 window_of_rule(const struct receiver *r, const struct tcp_sock *tp)
 {
-	return (__u64)greatest(r->lbe.window / PACKET, LEAST / PACKET) * segment_of(tp);
+	return (__u64)greatest(r->ledbat.window / PACKET, LEAST / PACKET) * segment_of(tp);
 }
 
 /* Nothing tells how long a round trip takes any more (a middlebox takes timestamps away): the window is not ours to keep. */
@@ -167,8 +167,8 @@ static __always_inline void let_go(struct bpf_sock_ops *ops, struct receiver *r,
 	__u32 before;
 
 	r->is_begun = 0;
-	r->lbe.round_delivered = 0;
-	r->lbe.round_us = UNKNOWN_US;
+	r->ledbat.round_delivered = 0;
+	r->ledbat.round_us = UNKNOWN_US;
 	if (!is_our_window(mark, tp->window_clamp))
 		return;
 	before = mark->window_before;
@@ -181,13 +181,13 @@ static __always_inline void note_marks(struct receiver *r, const struct tcp_sock
 	bool is_marked = tp->ecn_flags & TCP_ECN_DEMAND_CWR;
 
 	if (is_marked && !r->was_marked)
-		r->lbe.is_marked = 1;
+		r->ledbat.is_marked = 1;
 	r->was_marked = is_marked;
 }
 
 static __always_inline void end_our_round(struct receiver *r, const struct tcp_sock *tp, struct beyond *b, __u64 now)
 {
-	struct lbe *ca = &r->lbe;
+	struct ledbat *ca = &r->ledbat;
 	__u32 rtt_us = tp->rtt_min.s[0].v;
 	bool is_next_limited;
 
@@ -224,7 +224,7 @@ int gw_offer(struct bpf_sock_ops *ops)
 	struct receiver *r;
 	struct tcp_sock *tp;
 	struct beyond b;
-	struct lbe *ca;
+	struct ledbat *ca;
 
 	if (ops->op != BPF_SOCK_OPS_HDR_OPT_LEN_CB || !bpf_sk)
 		return 1;
@@ -240,7 +240,7 @@ int gw_offer(struct bpf_sock_ops *ops)
 	r->arrived += packets;
 	has_timestamp = BPF_CORE_READ_BITFIELD(tp, rx_opt.saw_tstamp);
 	look_beyond(tp, r->counted_to, &b);
-	ca = &r->lbe;
+	ca = &r->ledbat;
 	bound_moments(ca, now);
 	rtt_us = tp->rtt_min.s[0].v;
 	barrier_var(rtt_us); /* else clang takes one load from either place */
@@ -329,9 +329,9 @@ static __always_inline void switch_off(struct tcp_sock *tp, struct gw_receiver_o
 	if (!mark || !is_known(mark))
 		return;
 	if (is_our_window(mark, tp->window_clamp))
-		o->error = put_back_window(tp, mark);
+		o->error = restore_window(tp, mark);
 	if (!o->error && (mark->ours & GW_ACK_CALLBACK))
-		o->error = put_back_callback(tp);
+		o->error = restore_callback(tp);
 	if (o->error)
 		o->kind = GW_FAILED;
 	else

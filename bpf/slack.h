@@ -21,7 +21,7 @@
  * The slots are a ring: `first` is the earliest that may hold work, and deadlines beyond the ring count as due at its
  * end.
  *
- * Plain C: a test compares it with an exact walk. For the verifier's sake the loops keep no trace of which way a branch
+ * Plain C: a test compares it with an exact scan. For the verifier's sake the loops keep no trace of which way a branch
  * went, so that it need not follow both ways of each: what a bit has selected is forgotten when the bit is shifted out.
  */
 #ifndef GIVEWAY_SLACK_H
@@ -79,7 +79,7 @@ static __always_inline const struct gw_slack *slack_sibling(const struct gw_slac
 }
 
 /*
- * Walks this many levels up from a leaf. On the way each left node adds its right sibling: all that comes later, up to
+ * Scans this many levels up from a leaf. On the way each left node adds its right sibling: all that comes later, up to
  * the end of what these levels span.
  */
 static __noinline int slack_later(const struct gw_slack_tree *t, __u32 leaf, __u32 levels, struct gw_slack *found)
@@ -142,7 +142,7 @@ static __always_inline __u64 slack_slot(__u64 deadline_ns)
 
 /*
  * Everything due after this leaf's slot: from the leaf on, then up to the ring's first slot. Where that one lies before
- * the leaf in the tree, the ring wraps to the tree's start; else both walks up end where they are siblings.
+ * the leaf in the tree, the ring wraps to the tree's start; else both scans up end where they are siblings.
  */
 static __always_inline struct gw_slack slack_after(const struct gw_slack_tree *t, __u32 leaf)
 {
@@ -153,7 +153,7 @@ static __always_inline struct gw_slack slack_after(const struct gw_slack_tree *t
 	gw_opaque(wraps);
 	gw_opaque(nothing);
 	levels += (GW_LEVELS - levels) * wraps;
-	/* `nothing` makes it a number of its own: else the verifier follows the second walk for each length of the first. */
+	/* `nothing` makes it a number of its own: else the verifier follows the second scan for each length of the first. */
 	slack_later(t, leaf, levels ^ nothing, &next);
 	slack_earlier(t, first, levels, &beyond);
 	return slack_join(&next, &beyond);

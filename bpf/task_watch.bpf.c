@@ -149,7 +149,7 @@ static __always_inline void report_exec(struct task_struct *task)
 	bpf_ringbuf_submit_dynptr(&record, 0);
 }
 
-/* Runs in the process, after the new program's credentials are in force. */
+/* Runs in the process, after the new program's credentials are active. */
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(gw_see_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {

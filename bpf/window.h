@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * The window that a socket offers to whoever sends to it, and the callback by which rledbat.bpf.c keeps it: what is
- * ours of them, and how they are put back. Callers hold the socket's lock.
+ * ours of them, and how they are restored. Callers hold the socket's lock.
  */
 #ifndef GIVEWAY_WINDOW_H
 #define GIVEWAY_WINDOW_H
@@ -11,7 +11,7 @@ static __always_inline bool is_our_window(const struct gw_mark *mark, __u32 wind
 	return mark && is_known(mark) && (mark->ours & GW_WINDOW_CLAMP) && mark->window_ours == window;
 }
 
-static __always_inline int put_back_window(struct tcp_sock *tp, const struct gw_mark *mark)
+static __always_inline int restore_window(struct tcp_sock *tp, const struct gw_mark *mark)
 {
 	__u32 before = mark->window_before;
 
@@ -25,7 +25,7 @@ static __always_inline int write_callbacks(struct tcp_sock *tp, __u32 flags)
 	return bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &all, sizeof(all));
 }
 
-static __always_inline int put_back_callback(struct tcp_sock *tp)
+static __always_inline int restore_callback(struct tcp_sock *tp)
 {
 	return write_callbacks(tp, tp->bpf_sock_ops_cb_flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 }

@@ -43,7 +43,7 @@ bool has_nice_sockets;
 
 /*
  * Of a packet that a program has made itself, by a raw or a packet socket: what is said of the program. The daemon sees no
- * such socket; but nothing lies between its send call and here, unless a neighbour's address has to be resolved first. The
+ * such socket; but nothing lies between its send call and here, unless a peer's address has to be resolved first. The
  * kernel's own raw sockets, which answer on anybody's behalf, have no file.
  */
 static __noinline __u32 treatment_of_raw_socket(struct __sk_buff *skb)
@@ -66,7 +66,7 @@ static __always_inline __u32 treatment_of_raw(struct __sk_buff *skb)
 }
 
 /*
- * A packet that waited for a neighbour's address is sent by whoever runs then: mostly somebody of another user and another cgroup.
+ * A packet that waited for a peer's address is sent by whoever runs then: mostly somebody of another user and another cgroup.
  * A program may have changed one of both since it made its socket.
  */
 static __always_inline bool is_of_caller(struct sock *sk)
@@ -236,7 +236,7 @@ static __always_inline bool has_background_mark(struct __sk_buff *skb, const str
 	return sk && bpf_sk_storage_get(&nice_sockets, sk, NULL, 0);
 }
 
-/* What it receives is limited, or is to give way. */
+/* What it receives is limited, or is to yield. */
 static __noinline void note_receiver(struct __sk_buff *skb, const struct packet *p)
 {
 	struct gw_ports *noted = all_ports();
@@ -263,7 +263,7 @@ static __always_inline __u32 what_is_said(struct __sk_buff *skb, const struct gw
 		said = treatment_of_forwarded(skb, config, p);
 	if (config->background_flows || (!said && config->packet_rules))
 		said = treatment_of_packet(config, p, said);
-	if (download_limit_of(said) || (config->flags & GW_ORDERS_DOWNLOADS && gives_way(said)))
+	if (download_limit_of(said) || (config->flags & GW_ORDERS_DOWNLOADS && yields(said)))
 		note_receiver(skb, p);
 	return said;
 }

@@ -87,7 +87,7 @@ static __always_inline void treat_early(struct bpf_sock *sk)
 		say_early(sk, treatment);
 }
 
-/* It goes into the SYN, and so holds for the other side too; nothing puts it back. */
+/* It goes into the SYN, and so holds for the other side too; nothing restores it. */
 static __always_inline void shorten(struct bpf_sock_ops *ops, struct sock *sk, __u32 short_mss)
 {
 	struct tcp_sock *tp = (struct tcp_sock *)sk;

@@ -29,7 +29,7 @@ static __always_inline struct gw_admission_counters *counters_at(__u32 number)
 	return bpf_map_lookup_elem(&admission_counters, &number);
 }
 
-/* To the daemon, which reads these events at every pass. */
+/* To the daemon, which reads these events at every poll. */
 static __noinline void report_refusal(struct __sk_buff *skb, const struct packet *p, const struct promise *promise,
 				      struct gw_admission_counters *counters, __u64 now_ns)
 {

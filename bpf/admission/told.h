@@ -142,7 +142,7 @@ static __always_inline enum gw_class class_of(__u32 treatment)
 }
 
 /* As it arrives, where the link orders that. */
-static __always_inline bool gives_way(__u32 treatment)
+static __always_inline bool yields(__u32 treatment)
 {
 	return class_of(treatment) >= GW_CLASS_BULK;
 }

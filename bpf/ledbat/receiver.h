@@ -14,7 +14,7 @@
 #define BLIND_MS 2000U
 
 struct receiver {
-	struct lbe lbe;
+	struct ledbat ledbat;
 	__u64 answer_ms;    /* the round ends with an echo of this time */
 	__u64 echo_ms;      /* the newest; 0: not known */
 	__u64 trusted_ms;   /* earlier echoes waited for the sender's application */
@@ -39,8 +39,8 @@ static __always_inline void begin_watch(struct receiver *r, __u32 echo, __u64 no
 	r->answer_ms = now;
 	r->data_us = now_us;
 	r->echo_ms = echoed_ms(echo, now);
-	r->lbe.round_us = UNKNOWN_US;
-	r->lbe.epoch = now >> GW_EPOCH_SHIFT;
+	r->ledbat.round_us = UNKNOWN_US;
+	r->ledbat.epoch = now >> GW_EPOCH_SHIFT;
 }
 
 /* Whether what is echoed was sent since the last time that answers waited for something else than the path. */
@@ -75,7 +75,7 @@ static __always_inline __u32 sample_rtt(struct receiver *r, __u64 echo_ms, __u32
 	if (is_new && !is_late && echo_ms)
 		ours = (now - echo_ms < 60000 ? now - echo_ms : 60000) * 1000;
 	/* The kernel passes over what is longer while the application has not read yet; after two packets it has. */
-	if (before8 && mean8 == before8 && is_new && r->lbe.mode != START && r->lbe.mode != AVOID)
+	if (before8 && mean8 == before8 && is_new && r->ledbat.mode != START && r->ledbat.mode != AVOID)
 		kernels = mean8 / 8;
 	else if (before8 && mean8 != before8)
 		kernels = mean8 > before8 ? mean8 - before8 + before8 / 8 : mean8 / 8;
@@ -92,9 +92,9 @@ static __always_inline __u32 sample_rtt(struct receiver *r, __u64 echo_ms, __u32
  */
 static __always_inline __u32 without_pacing(const struct receiver *r, __u32 rtt_us)
 {
-	if (r->lbe.mode != RAMP || rtt_us <= r->lbe.base_us)
+	if (r->ledbat.mode != RAMP || rtt_us <= r->ledbat.base_us)
 		return rtt_us;
-	return rtt_us - least(r->gap_us, rtt_us - r->lbe.base_us);
+	return rtt_us - least(r->gap_us, rtt_us - r->ledbat.base_us);
 }
 
 /* Since data last came; UNKNOWN_US: longer than 32 bits tell. */
@@ -115,13 +115,13 @@ static __always_inline void note_gap(struct receiver *r, __u32 gap)
 static __always_inline bool has_been_silent(const struct receiver *r, __u32 rtt_us, __u64 now_us)
 {
 	if (r->is_begun)
-		rtt_us = r->lbe.base_us;
+		rtt_us = r->ledbat.base_us;
 	return now_us - r->data_us > 2ULL * least(rtt_us, USEC_PER_SEC) + SILENCE_MS * 1000;
 }
 
 static __always_inline bool is_blind(const struct receiver *r, __u64 now)
 {
-	return r->is_begun && now > r->answer_ms + BLIND_MS + r->lbe.base_us / 1000 * 4;
+	return r->is_begun && now > r->answer_ms + BLIND_MS + r->ledbat.base_us / 1000 * 4;
 }
 
 static __always_inline bool ends_round(const struct receiver *r)

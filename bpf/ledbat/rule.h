@@ -48,7 +48,7 @@
 #define QUEUE_FADES 32
 #define ROUTE_US 16000000U
 #define ROUTE_ROUNDS 16
-#define ROUTE_MOST_US 1000000U /* longer: a queue, as this machine's own that lets nothing but a trickle pass */
+#define ROUTE_MOST_US 1000000U /* longer: a queue, as this machine's own that lets nothing but a minimum rate pass */
 #define LOSS_ONE 65536U
 #define LOSS_WINDOW 1024U
 #define TRIAL_PACKETS 512U
@@ -68,7 +68,7 @@ enum mode {
 	YIELD, /* two packets, for somebody else sends */
 };
 
-struct lbe {
+struct ledbat {
 	__u32 window;
 	__u32 goal; /* of the ramp */
 	__u32 base_us;
@@ -139,7 +139,7 @@ static __always_inline __u32 greatest(__u32 a, __u32 b)
 	return a > b ? a : b;
 }
 
-static __always_inline __u32 gain_divisor(const struct lbe *ca)
+static __always_inline __u32 gain_divisor(const struct ledbat *ca)
 {
 	__u32 base_us = greatest(least(ca->base_us, 1000000), 1);
 
@@ -147,12 +147,12 @@ static __always_inline __u32 gain_divisor(const struct lbe *ca)
 }
 
 /* Whatever was learnt of the queue: others of our kind on the same path need not have learnt it. */
-static __always_inline __u32 path_target_us(const struct lbe *ca)
+static __always_inline __u32 path_target_us(const struct ledbat *ca)
 {
 	return least(greatest(ca->base_us / 8, TARGET_FLOOR_US), TARGET_US);
 }
 
-static __always_inline __u32 target_us(const struct lbe *ca)
+static __always_inline __u32 target_us(const struct ledbat *ca)
 {
 	return least(path_target_us(ca), ca->learnt_us);
 }
@@ -176,7 +176,7 @@ static __always_inline __u32 foreign_us(__u32 target, __u32 jitter_us)
 }
 
 /* A small window may see a longer queue than a large one, so that they become equal whatever each takes for the base. */
-static __always_inline __u32 own_target_us(const struct lbe *ca, __u32 delay_us)
+static __always_inline __u32 own_target_us(const struct ledbat *ca, __u32 delay_us)
 {
 	__u32 target = target_us(ca), packets = ca->window / PACKET;
 	__u32 rtt_us = least(ca->base_us + delay_us, 1000000);
@@ -185,7 +185,7 @@ static __always_inline __u32 own_target_us(const struct lbe *ca, __u32 delay_us)
 }
 
 /* Before all else that happens. */
-static __always_inline void bound_moments(struct lbe *ca, __u64 now)
+static __always_inline void bound_moments(struct ledbat *ca, __u64 now)
 {
 	bool is_long;
 
@@ -204,7 +204,7 @@ static __always_inline void bound_moments(struct lbe *ca, __u64 now)
 	ca->is_foreign = 0;
 }
 
-static __always_inline void enter(struct lbe *ca, enum mode mode, __u64 now)
+static __always_inline void enter(struct ledbat *ca, enum mode mode, __u64 now)
 {
 	ca->mode = mode;
 	ca->mode_since = moment_of(now);
@@ -213,14 +213,14 @@ static __always_inline void enter(struct lbe *ca, enum mode mode, __u64 now)
 	ca->suspects = 0;
 }
 
-static __always_inline void avoid(struct lbe *ca, __u64 now, __u32 slowdown_in_ms)
+static __always_inline void avoid(struct ledbat *ca, __u64 now, __u32 slowdown_in_ms)
 {
 	enter(ca, AVOID, now);
 	ca->slowdown_in_ms = slowdown_in_ms;
 }
 
 /* Takes back what stands in the queue beyond this. */
-static __always_inline void drain(struct lbe *ca, __u32 delay_us, __u32 to_us)
+static __always_inline void drain(struct ledbat *ca, __u32 delay_us, __u32 to_us)
 {
 	__u32 excess = (__u64)ca->window * (delay_us - least(to_us, delay_us)) / (ca->base_us + delay_us);
 
@@ -228,12 +228,12 @@ static __always_inline void drain(struct lbe *ca, __u32 delay_us, __u32 to_us)
 }
 
 /* What the path held at the highest rate that we had. */
-static __always_inline __u32 pipe(const struct lbe *ca)
+static __always_inline __u32 pipe(const struct ledbat *ca)
 {
 	return least((__u64)ca->peak * least(ca->base_us, 1000000) / (USEC_PER_SEC / PACKET), MOST);
 }
 
-static __always_inline void begin_lull(struct lbe *ca)
+static __always_inline void begin_lull(struct ledbat *ca)
 {
 	ca->lull_us = UNKNOWN_US;
 	ca->lull_rounds = 0;
@@ -241,13 +241,13 @@ static __always_inline void begin_lull(struct lbe *ca)
 	ca->lull_lost = 0;
 }
 
-static __always_inline bool has_just_lost(const struct lbe *ca, __u64 now)
+static __always_inline bool has_just_lost(const struct ledbat *ca, __u64 now)
 {
 	return ca->loss_window && age_ms(ca->loss, now) < PLATEAU_MS;
 }
 
 /* Global, as `end_round`. */
-__noinline int yield(struct lbe *ca __arg_nonnull, __u64 now)
+__noinline int yield(struct ledbat *ca __arg_nonnull, __u64 now)
 {
 	bool again = age_ms(ca->yield_end, now) < greatest(AGAIN_MS, 2 * ca->hold_ms);
 
@@ -273,7 +273,7 @@ __noinline int yield(struct lbe *ca __arg_nonnull, __u64 now)
 	return 0;
 }
 
-static __always_inline void ramp(struct lbe *ca, __u64 now, bool from_yield)
+static __always_inline void ramp(struct ledbat *ca, __u64 now, bool from_yield)
 {
 	enter(ca, RAMP, now);
 	ca->from_yield = from_yield;
@@ -284,7 +284,7 @@ static __always_inline void ramp(struct lbe *ca, __u64 now, bool from_yield)
 }
 
 /* The least of the last five to ten minutes, less what is seen while somebody else fills the queue. */
-static __always_inline void note_rtt(struct lbe *ca, __u32 rtt_us, __u64 now)
+static __always_inline void note_rtt(struct ledbat *ca, __u32 rtt_us, __u64 now)
 {
 	ca->round_us = least(ca->round_us, rtt_us);
 	ca->base_us = least(ca->base_us, rtt_us);
@@ -296,7 +296,7 @@ static __always_inline void note_rtt(struct lbe *ca, __u32 rtt_us, __u64 now)
 	ca->base_since = moment_of(now);
 }
 
-static __always_inline void grow(struct lbe *ca, __u32 acked, __u32 rtt_us)
+static __always_inline void grow(struct ledbat *ca, __u32 acked, __u32 rtt_us)
 {
 	__u32 by = least(acked, 1024) * PACKET;
 
@@ -314,12 +314,12 @@ static __always_inline void grow(struct lbe *ca, __u32 acked, __u32 rtt_us)
 }
 
 /* What is lost is no more than what is lost at any rate. */
-static __always_inline bool is_tolerable(const struct lbe *ca)
+static __always_inline bool is_tolerable(const struct ledbat *ca)
 {
 	return ca->floor && (__u64)ca->lost * LOSS_ONE <= 2ULL * ca->floor * ca->delivered + 4 * LOSS_ONE;
 }
 
-static __always_inline void note_loss(struct lbe *ca)
+static __always_inline void note_loss(struct ledbat *ca)
 {
 	ca->clean = least((__u32)ca->clean + ca->round_delivered, 60000);
 	ca->delivered = least((__u32)ca->delivered + ca->round_delivered, 60000);
@@ -331,18 +331,18 @@ static __always_inline void note_loss(struct lbe *ca)
 }
 
 /* Where nothing queues before it is lost, others need room for their first packets. */
-static __always_inline __u32 below_loss(const struct lbe *ca)
+static __always_inline __u32 below_loss(const struct ledbat *ca)
 {
 	return ca->loss_window - ca->loss_window / (ca->is_queueless ? 8 : 16);
 }
 
 /* A queue that loses at this delay is no longer than this. */
-static __always_inline void learn_target(struct lbe *ca, __u32 delay_us)
+static __always_inline void learn_target(struct ledbat *ca, __u32 delay_us)
 {
 	ca->learnt_us = least(ca->learnt_us, greatest(least(delay_us, target_us(ca)) / 2, LEARNT_FLOOR_US));
 }
 
-static __always_inline void end_trial(struct lbe *ca, __u64 now)
+static __always_inline void end_trial(struct ledbat *ca, __u64 now)
 {
 	bool yields = ca->mode == YIELD;
 
@@ -370,7 +370,7 @@ static __always_inline void end_trial(struct lbe *ca, __u64 now)
 }
 
 /* Sends half as much, to see whether less is lost. */
-static __always_inline void begin_trial(struct lbe *ca, __u64 now)
+static __always_inline void begin_trial(struct ledbat *ca, __u64 now)
 {
 	ca->began_slow = ca->mode == START;
 	ca->trial_left = TRIAL_PACKETS;
@@ -382,13 +382,13 @@ static __always_inline void begin_trial(struct lbe *ca, __u64 now)
 		avoid(ca, now, SLOWDOWN_EVERY_MS);
 }
 
-static __always_inline bool is_heavy(const struct lbe *ca)
+static __always_inline bool is_heavy(const struct ledbat *ca)
 {
 	return ca->round_lost >= 4 && ca->round_lost * 16 > ca->round_delivered + ca->round_lost;
 }
 
-/* Who else is of our kind gives way within these rounds. */
-static __always_inline void strike(struct lbe *ca, bool is_final, __u64 now)
+/* Who else is of our kind yields within these rounds. */
+static __always_inline void strike(struct ledbat *ca, bool is_final, __u64 now)
 {
 	bool looks_again = !ca->looks_again;
 
@@ -404,12 +404,12 @@ static __always_inline void strike(struct lbe *ca, bool is_final, __u64 now)
 }
 
 /* Somebody else is served in between, from a queue of his own. */
-static __always_inline bool has_lost_share(const struct lbe *ca, __u32 rate)
+static __always_inline bool has_lost_share(const struct ledbat *ca, __u32 rate)
 {
 	return ca->is_limited && !ca->is_shared && !ca->trial_left && rate < ca->peak / 8 * 5;
 }
 
-static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 rate, bool is_sender, __u64 now)
+static __always_inline void suffer_loss(struct ledbat *ca, __u32 delay_us, __u32 rate, bool is_sender, __u64 now)
 {
 	/* On the way up it is below the last loss because we went down, not because somebody else came. */
 	bool fell = ca->mode == AVOID && ca->loss_window && ca->window < ca->loss_window / 4 * 3;
@@ -463,7 +463,7 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 ra
  * Where others of our kind are known to be, as on air that several share, a delay that is not ours may be over as soon as
  * our packets have left the queue: a slowdown tells.
  */
-static __always_inline void suspect(struct lbe *ca, __u64 now)
+static __always_inline void suspect(struct ledbat *ca, __u64 now)
 {
 	if (!ca->is_shared || ca->trial_left || ca->round_lost || has_just_lost(ca, now)) {
 		yield(ca, now);
@@ -475,7 +475,7 @@ static __always_inline void suspect(struct lbe *ca, __u64 now)
 	ca->suspects = 1;
 }
 
-static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_us, __u32 rate, bool is_sender, __u64 now)
+static __always_inline void steer(struct ledbat *ca, __u32 delay_us, __u32 jitter_us, __u32 rate, bool is_sender, __u64 now)
 {
 	__u32 target = own_target_us(ca, delay_us);
 	/* A lone small packet's acknowledgement may be late by itself. */
@@ -510,7 +510,7 @@ static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_u
  * Of two packets sent at once the second waits for whatever is served in between: a queue for each flow (fq_codel) shows
  * others by nothing else, and a short one (CoDel) by it alone while they recover. `rtt_us` is the second's.
  */
-static __always_inline void note_pair(struct lbe *ca, __u32 rtt_us, __u64 now)
+static __always_inline void note_pair(struct ledbat *ca, __u32 rtt_us, __u64 now)
 {
 	__u32 pair = least(rtt_us / PAIR_US, 65535);
 
@@ -532,7 +532,7 @@ static __always_inline void note_pair(struct lbe *ca, __u32 rtt_us, __u64 now)
 }
 
 /* How long nobody must have been seen. Where the others' queue is short, an empty one says nothing. */
-static __always_inline bool is_gone(const struct lbe *ca, bool is_sender, __u64 now)
+static __always_inline bool is_gone(const struct ledbat *ca, bool is_sender, __u64 now)
 {
 	__u32 clear_ms = age_ms(ca->clear, now);
 
@@ -555,7 +555,7 @@ enum lull {
 };
 
 /* What the least delays of so many rounds, and how many had them, say of the path. Somebody's queue rises and falls. */
-static __always_inline enum lull note_lull(struct lbe *ca, __u32 delay_us, __u32 clear, __u64 now)
+static __always_inline enum lull note_lull(struct ledbat *ca, __u32 delay_us, __u32 clear, __u64 now)
 {
 	__u32 near_us = greatest(2000, delay_us / 16);
 	enum lull lull = LULL_OPEN;
@@ -582,7 +582,7 @@ static __always_inline enum lull note_lull(struct lbe *ca, __u32 delay_us, __u32
 	return lull;
 }
 
-static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender, __u64 now)
+static __always_inline void wait(struct ledbat *ca, __u32 delay_us, bool is_sender, __u64 now)
 {
 	__u32 target = target_us(ca);
 	enum lull lull;
@@ -624,7 +624,7 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender,
 	}
 }
 
-static __always_inline void end_hold(struct lbe *ca, __u32 delay_us, __u32 jitter_us, __u64 now)
+static __always_inline void end_hold(struct ledbat *ca, __u32 delay_us, __u32 jitter_us, __u64 now)
 {
 	/* What the queue that was suspected has dropped is known now. */
 	if (ca->suspects && (ca->is_marked || (ca->round_lost && !is_tolerable(ca)))) {
@@ -647,7 +647,7 @@ static __always_inline void end_hold(struct lbe *ca, __u32 delay_us, __u32 jitte
 	ca->from_yield = 0;
 }
 
-static __always_inline void climb(struct lbe *ca, __u32 delay_us, __u64 now)
+static __always_inline void climb(struct ledbat *ca, __u32 delay_us, __u64 now)
 {
 	__u32 target = target_us(ca);
 
@@ -678,7 +678,7 @@ static __always_inline void climb(struct lbe *ca, __u32 delay_us, __u64 now)
  * A delay that is not ours need not last until the round ends: half a round trip of nothing else is enough. True:
  * the round is over.
  */
-static __always_inline bool is_cut_short(struct lbe *ca, __u32 rtt_us, __u32 jitter_us, __u64 now)
+static __always_inline bool is_cut_short(struct ledbat *ca, __u32 rtt_us, __u32 jitter_us, __u64 now)
 {
 	if (ca->mode != AVOID || !ca->is_limited || ca->rounds < GRACE_ROUNDS ||
 	    rtt_us <= ca->base_us + foreign_us(target_us(ca), jitter_us)) {
@@ -696,7 +696,7 @@ static __always_inline bool is_cut_short(struct lbe *ca, __u32 rtt_us, __u32 jit
 	return true;
 }
 
-static __always_inline void begin_round(struct lbe *ca, __u64 now)
+static __always_inline void begin_round(struct ledbat *ca, __u64 now)
 {
 	ca->round = moment_of(now);
 	ca->round_us = UNKNOWN_US;
@@ -711,7 +711,7 @@ static __always_inline void begin_round(struct lbe *ca, __u64 now)
  * What is acknowledged has waited in this machine's own queue for something better: it says nothing of the path. As in a
  * slowdown two packets are under way, and the first round that says something ends it.
  */
-static __always_inline void stand_by(struct lbe *ca, __u64 now)
+static __always_inline void stand_by(struct ledbat *ca, __u64 now)
 {
 	bound_moments(ca, now);
 	if (ca->mode == RAMP && ca->from_yield) {
@@ -743,7 +743,7 @@ static __always_inline void stand_by(struct lbe *ca, __u64 now)
 }
 
 /* Global, so that the verifier looks at it once and for itself, and not from each way that leads here. */
-__noinline int end_round(struct lbe *ca __arg_nonnull, __u32 jitter_us, bool is_sender, __u64 now)
+__noinline int end_round(struct ledbat *ca __arg_nonnull, __u32 jitter_us, bool is_sender, __u64 now)
 {
 	__u32 delay_us = ca->round_us == UNKNOWN_US ? 0 : ca->round_us - least(ca->base_us, ca->round_us);
 	__u32 took_ms = greatest(age_ms(ca->round, now), 1), rate = ca->round_delivered * 1000U / took_ms;
@@ -776,7 +776,7 @@ __noinline int end_round(struct lbe *ca __arg_nonnull, __u32 jitter_us, bool is_
 	return 0;
 }
 
-static __always_inline void begin(struct lbe *ca, __u32 packets, __u32 base_us, __u64 now)
+static __always_inline void begin(struct ledbat *ca, __u32 packets, __u32 base_us, __u64 now)
 {
 	__builtin_memset(ca, 0, sizeof(*ca));
 	ca->window = greatest(least(packets, MOST / PACKET) * PACKET, LEAST);
@@ -796,7 +796,7 @@ static __always_inline void begin(struct lbe *ca, __u32 packets, __u32 base_us, 
  * A sender's acknowledgement: of so many packets, that took so long (0: not known), with so many thought lost since the last
  * one and in flight before it. `is_last`: of the round. True: the round is over.
  */
-static __always_inline bool note_acked(struct lbe *ca, __u32 rtt_us, __u32 acked, __u32 lost, __u32 in_flight,
+static __always_inline bool note_acked(struct ledbat *ca, __u32 rtt_us, __u32 acked, __u32 lost, __u32 in_flight,
 				       __u32 jitter_us, bool is_last, __u64 now)
 {
 	bound_moments(ca, now);
@@ -816,7 +816,7 @@ static __always_inline bool note_acked(struct lbe *ca, __u32 rtt_us, __u32 acked
 }
 
 /* A sender's timeout. What the first slow start does is its own doing, and so is what is lost after it. */
-static __always_inline void suffer_timeout(struct lbe *ca, __u64 now)
+static __always_inline void suffer_timeout(struct ledbat *ca, __u64 now)
 {
 	bound_moments(ca, now);
 	if (ca->mode == YIELD) {
@@ -839,7 +839,7 @@ static __always_inline void suffer_timeout(struct lbe *ca, __u64 now)
 	ramp(ca, now, false);
 }
 
-static __always_inline __u32 window_packets(const struct lbe *ca)
+static __always_inline __u32 window_packets(const struct ledbat *ca)
 {
 	return greatest(ca->window / PACKET, LEAST / PACKET);
 }
@@ -854,7 +854,7 @@ static __always_inline __u32 cwnd(__u32 packets, __u32 in_flight)
 }
 
 /* A sender's pace in percent of its window over a round trip; 0: none. At two packets a round bursts do no harm. */
-static __always_inline __u32 pace_percent(const struct lbe *ca, __u32 packets)
+static __always_inline __u32 pace_percent(const struct ledbat *ca, __u32 packets)
 {
 	if (packets <= 4)
 		return 0;
@@ -862,7 +862,7 @@ static __always_inline __u32 pace_percent(const struct lbe *ca, __u32 packets)
 }
 
 /* What was learnt of the path may be gone after a pause. */
-static __always_inline void resume(struct lbe *ca, __u64 now)
+static __always_inline void resume(struct ledbat *ca, __u64 now)
 {
 	bound_moments(ca, now);
 	if (ca->mode == YIELD || age_ms(ca->round, now) < IDLE_MS)

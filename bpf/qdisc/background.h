@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The background band: one FIFO, the gate that holds it while the CPU runs something more important, and its trickle.
+ * The background band: one FIFO, the gate that holds it while the CPU runs something more important, and its minimum rate.
  */
 #ifndef GIVEWAY_QDISC_BACKGROUND_H
 #define GIVEWAY_QDISC_BACKGROUND_H
@@ -29,7 +29,7 @@ static __always_inline void queue_background(struct instance *i, __u32 number, _
 		i->unhindered_ns = now_ns;
 }
 
-/* Something better left, or the gate is closed, while background waits; all that it had is its trickle. */
+/* Something better left, or the gate is closed, while background waits; all that it had is its minimum rate. */
 static __always_inline void note_local_wait(const struct instance *i, __u32 number, const struct gw_link_config *config,
 					    __u64 now_ns)
 {
@@ -51,16 +51,16 @@ static __always_inline bool gate_is_closed(const struct gw_link_config *config)
 {
 	__u32 key = 0, *foreground;
 
-	if (!(config->flags & GW_GATE))
+	if (!(config->flags & GW_CPU_GATE))
 		return false;
 	foreground = bpf_map_lookup_elem(&runs_foreground, &key);
 	return foreground && *foreground;
 }
 
-/* The trickle is served even if best effort waits or the gate is closed, but before no packet with a deadline. */
-static __always_inline bool trickle_is_due(const struct instance *i, const struct gw_link_config *config, __u64 now_ns)
+/* The minimum rate is served even if best effort waits or the gate is closed, but before no packet with a deadline. */
+static __always_inline bool background_min_is_due(const struct instance *i, const struct gw_link_config *config, __u64 now_ns)
 {
-	return config->trickle_bytes_per_s && !i->realtime_packets && now_ns >= i->trickle_ns;
+	return config->background_min_bytes_per_s && !i->realtime_packets && now_ns >= i->background_min_ns;
 }
 
 static __always_inline __u32 pop_background(struct instance *i, __u32 number)

@@ -59,7 +59,7 @@ static __always_inline void queue_flow(struct instance *i, const struct gw_link_
 	else
 		push(&flow->packets, config->number, index);
 	flow->bytes += place->bytes;
-	(*waiting_packets(i, band))++;
+	(*backlog_packets(i, band))++;
 	if (!flow->is_listed) {
 		flow->deficit = config->max_packet_bytes;
 		list_flow(i, &round_of(i, band)->new_flows, which);
@@ -97,7 +97,7 @@ static __noinline int drop_from_fattest(struct instance *i, __u32 number, struct
 		if (!place || !c)
 			break;
 		flow->bytes -= place->bytes;
-		(*waiting_packets(i, band))--;
+		(*backlog_packets(i, band))--;
 		c->dropped_full++;
 		sch->qstats.drops++;
 		uncount(sch, c, place);

@@ -50,7 +50,7 @@ struct instance {
 	__u64 occupied_words[WORDS / 64];
 	struct fifo slot[GW_SLOTS];
 	struct fifo background;
-	__u64 trickle_ns;    /* when background may have its next trickle */
+	__u64 background_min_ns;    /* when background may have its next minimum rate */
 	__u64 unhindered_ns; /* when background last had nothing better before it */
 	struct flow flow[FLOWS];
 };

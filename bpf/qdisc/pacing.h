@@ -62,7 +62,7 @@ static __always_inline void occupy_link(const struct gw_link_config *config, str
 	if (since_ns + behind_ns < now_ns) {
 		if (place->work_ns)
 			note_late(link, now_ns - since_ns - behind_ns);
-		/* Background has waited for the gate: nothing to make up for. */
+		/* Background has waited for the cpu_gate: nothing to make up for. */
 		since_ns = band == GW_BACKGROUND ? now_ns : now_ns - behind_ns;
 	}
 	if (band == GW_REALTIME) {

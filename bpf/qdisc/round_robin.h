@@ -136,7 +136,7 @@ static __always_inline struct round *round_of(struct instance *i, enum gw_band b
 	return &i->round[which % GW_BANDS];
 }
 
-static __always_inline __u32 *waiting_packets(struct instance *i, enum gw_band band)
+static __always_inline __u32 *backlog_packets(struct instance *i, enum gw_band band)
 {
 	__u32 which = band;
 
@@ -156,7 +156,7 @@ static __always_inline enum look take(struct instance *i, __u32 which, struct tu
 		return LOOK_IDLE;
 	flow->packets.head = place->next;
 	flow->bytes -= place->bytes;
-	(*waiting_packets(i, turn->band))--;
+	(*backlog_packets(i, turn->band))--;
 	if (!codel_drops(flow, turn->config, turn->now_ns - place->queued_ns, turn->now_ns)) {
 		flow->deficit -= place->bytes;
 		turn->index = index;

@@ -40,14 +40,14 @@ pub fn is_unwritten_by_others(about: &Metadata) -> bool {
 /// Why a file that decides what this process does is somebody else's, and what to do: its own, or a folder's on the way to it, in
 /// which they could put another.
 pub fn not_the_callers(path: &Path, about: &Metadata) -> Option<String> {
-    if let Some(why) = others_hand(about) {
+    if let Some(reason) = others_hand(about) {
         let what = if about.uid() == geteuid().as_raw() {
             "chmod go-w"
         } else {
             "chown root"
         };
         return Some(format!(
-            "it {why}, and decides what giveway does: `{what} {}`",
+            "it {reason}, and decides what giveway does: `{what} {}`",
             path.display()
         ));
     }
@@ -58,10 +58,10 @@ pub fn not_the_callers(path: &Path, about: &Metadata) -> Option<String> {
     for folder in folders {
         let Ok(about) = std::fs::metadata(folder) else { continue };
         if about.mode() & STICKY == 0
-            && let Some(why) = others_hand(&about)
+            && let Some(reason) = others_hand(&about)
         {
             return Some(format!(
-                "its folder {} {why}, who can put another file there: move it to a folder of root's alone",
+                "its folder {} {reason}, who can put another file there: move it to a folder of root's alone",
                 folder.display()
             ));
         }

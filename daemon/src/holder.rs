@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who holds a network namespace: the daemon and its guardian, as the lock's file names them. Input and output: that file.
+//! Who holds a network namespace: the daemon and its watchdog, as the lock's file names them. Input and output: that file.
 
 use std::fs::File;
 use std::io;
@@ -17,14 +17,14 @@ const BOOT: &str = "boot ";
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Holder {
     pub daemon: Option<ProcessIdentity>,
-    pub guardian: Option<ProcessIdentity>,
+    pub watchdog: Option<ProcessIdentity>,
 }
 
 impl Holder {
     /// Nobody where the file does not say, or was written before the machine was started anew.
     pub fn read(lock: &File) -> Self {
         let mut bytes = [0; LONGEST];
-        // Once more where it fails: the guardian would take the dead daemon's lock for somebody else's, and undo nothing.
+        // Once more where it fails: the watchdog would take the dead daemon's lock for somebody else's, and undo nothing.
         let read = lock.read_at(&mut bytes, 0).or_else(|_| lock.read_at(&mut bytes, 0));
         let length = read.unwrap_or_default();
         Self::parse(&String::from_utf8_lossy(&bytes[..length]))
@@ -42,20 +42,20 @@ impl Holder {
         let mut lines = text.lines().map(process);
         Self {
             daemon: lines.next().flatten(),
-            guardian: lines.next().flatten(),
+            watchdog: lines.next().flatten(),
         }
     }
 
-    /// This process, with its guardian.
-    pub fn own(guardian: Option<u32>) -> Result<Self> {
+    /// This process, with its watchdog.
+    pub fn own(watchdog: Option<u32>) -> Result<Self> {
         Ok(Self {
             daemon: Some(ProcessIdentity::own()?),
-            guardian: guardian.map(ProcessIdentity::of).transpose()?.flatten(),
+            watchdog: watchdog.map(ProcessIdentity::of).transpose()?.flatten(),
         })
     }
 
     pub fn write(&self, lock: &File) -> io::Result<()> {
-        let both = [self.daemon, self.guardian].into_iter().flatten();
+        let both = [self.daemon, self.watchdog].into_iter().flatten();
         let line = |named: ProcessIdentity| named.to_words().map(|word| word.to_string()).join(" ") + "\n";
         let boot = boot::id().map(|id| format!("{BOOT}{id}\n"));
         // Its place is after both of them.
@@ -74,13 +74,13 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let holder = Holder::own(Some(1)).unwrap();
         Holder {
-            guardian: holder.daemon,
+            watchdog: holder.daemon,
             ..holder
         }
         .write(&file)
         .unwrap();
         holder.write(&file).unwrap();
-        assert!(Holder::read(&file) == holder && holder.guardian.is_some());
+        assert!(Holder::read(&file) == holder && holder.watchdog.is_some());
         let in_this = format!("7 8 1 9\n{BOOT}{}\n", boot::id().unwrap());
         for (text, named) in [
             (in_this.as_str(), true),
@@ -94,7 +94,7 @@ mod tests {
         ] {
             let found = Holder::parse(text);
             assert_eq!(
-                (found.daemon.is_some(), found.guardian.is_some()),
+                (found.daemon.is_some(), found.watchdog.is_some()),
                 (named, text.starts_with('\n')),
                 "{text:?}"
             );

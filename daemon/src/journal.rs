@@ -3,7 +3,7 @@
 //! put back from them, in this process or after its death. An entry that fails, and a line that cannot be read, stay
 //! written and keep no other from being put back. Each writer has a file of its own, so that no thread waits for another.
 //!
-//! A journal whose file is removed by another is written anew from the file, which the writer has open. The guardian has it
+//! A journal whose file is removed by another is written anew from the file, which the writer has open. The watchdog has it
 //! open too ([`crate::undo::OpenJournals`]). A writer that takes entries out, or clears the journal, empties the file that it leaves.
 //! No crate's: those keep a log for the process that writes it, and here another one undoes from the open file.
 
@@ -26,18 +26,18 @@ use crate::files::{FOLDER_MODE, private};
 
 pub mod register;
 
-/// From so many lines on, those that are no longer in force are thrown away.
+/// From so many lines on, those that are no longer active are thrown away.
 const LINES_KEPT: usize = 256;
 
 /// A change, with what was there before.
 pub trait Entry: Serialize + DeserializeOwned {
     /// Puts back what is still ours, or in a dry run only finds it; a line for each thing. What another tool has changed
     /// since stays as it is.
-    fn put_back(&self, dry_run: bool) -> Result<Vec<String>>;
+    fn restore(&self, dry_run: bool) -> Result<Vec<String>>;
 
     /// The same for a whole journal, the latest change first; an outcome for each.
-    fn put_back_all(entries: &[Self], dry_run: bool) -> Vec<Result<Vec<String>>> {
-        entries.iter().map(|entry| entry.put_back(dry_run)).collect()
+    fn restore_all(entries: &[Self], dry_run: bool) -> Vec<Result<Vec<String>>> {
+        entries.iter().map(|entry| entry.restore(dry_run)).collect()
     }
 }
 
@@ -183,9 +183,9 @@ impl<E: Entry> Journal<E> {
         Ok(())
     }
 
-    /// Whether far more is written down than is in force.
-    pub fn is_long(&self, in_force: usize) -> bool {
-        self.written.len() > LINES_KEPT.max(4 * in_force)
+    /// Whether far more is written down than is active.
+    pub fn is_long(&self, installed: usize) -> bool {
+        self.written.len() > LINES_KEPT.max(4 * installed)
     }
 
     /// Keeps these alone. At no moment is any of them not written down.
@@ -209,7 +209,7 @@ impl<E: Entry> Journal<E> {
         Ok(())
     }
 
-    /// Forgets everything, once nothing of it is in force.
+    /// Forgets everything, once nothing of it is active.
     pub fn clear(&mut self) -> Result<()> {
         if let Some(open) = &self.file {
             let _ = open.file().set_len(0);
@@ -218,11 +218,11 @@ impl<E: Entry> Journal<E> {
         discard(&self.path).with_context(|| format!("cannot clear {}", self.path.display()))
     }
 
-    /// Puts everything back.
+    /// Restores everything.
     pub fn undo(&mut self) -> UndoReport {
         restore_removed();
         self.forget();
-        undo(&self.path, JournalContents::put_back::<E>, false)
+        undo(&self.path, JournalContents::restore::<E>, false)
     }
 
     fn forget(&mut self) {
@@ -231,7 +231,7 @@ impl<E: Entry> Journal<E> {
     }
 }
 
-/// What was put back, or in a dry run found, and what could not be and stays journalled; a line each.
+/// What was restored, or in a dry run found, and what could not be and stays journalled; a line each.
 #[derive(Debug, Default)]
 pub struct UndoReport {
     /// Changes of sockets among the lines.
@@ -254,9 +254,9 @@ impl UndoReport {
         self.failed.extend(more.failed);
     }
 
-    pub fn fail(&mut self, why: String) {
-        if !self.failed.contains(&why) {
-            self.failed.push(why);
+    pub fn fail(&mut self, reason: String) {
+        if !self.failed.contains(&reason) {
+            self.failed.push(reason);
         }
     }
 }
@@ -272,15 +272,15 @@ impl Display for UndoReport {
 }
 
 /// Puts back what a journal holds, or in a dry run only finds it. The caller makes sure that nothing else writes to it.
-pub fn undo(path: &Path, put_back: UndoFn, dry_run: bool) -> UndoReport {
-    let (mut undone, left) = put_back(JournalContents::read(path.to_owned()), dry_run);
+pub fn undo(path: &Path, restore: UndoFn, dry_run: bool) -> UndoReport {
+    let (mut undone, left) = restore(JournalContents::read(path.to_owned()), dry_run);
     if !dry_run {
         undone.extend(left.keep());
     }
     undone
 }
 
-/// [`JournalContents::put_back`] of a journal's entries.
+/// [`JournalContents::restore`] of a journal's entries.
 pub type UndoFn = fn(JournalContents, bool) -> (UndoReport, UnrestoredEntries);
 
 /// What a journal held when it was read.
@@ -309,7 +309,7 @@ impl JournalContents {
     }
 }
 
-/// What could not be put back, and is to be kept for the next time.
+/// What could not be restored, and is to be kept for the next time.
 pub struct UnrestoredEntries {
     path: PathBuf,
     lines: Vec<(usize, String)>,
@@ -320,7 +320,7 @@ pub struct UnrestoredEntries {
 impl JournalContents {
     pub fn read(path: PathBuf) -> Self {
         let mut written = Self::empty(path);
-        // What could not be put back is kept beside the journal, so that the next writer starts with an empty one.
+        // What could not be restored is kept beside the journal, so that the next writer starts with an empty one.
         for file in [&left_of(&written.path), &written.path] {
             match read(file) {
                 Ok(found) => written.lines.extend(found),
@@ -333,7 +333,7 @@ impl JournalContents {
     }
 
     /// Touches no file of the journal's.
-    pub fn put_back<E: Entry>(self, dry_run: bool) -> (UndoReport, UnrestoredEntries) {
+    pub fn restore<E: Entry>(self, dry_run: bool) -> (UndoReport, UnrestoredEntries) {
         let Self {
             path,
             lines,
@@ -355,7 +355,7 @@ impl JournalContents {
             }
         }
         let mut counted: Vec<(String, usize)> = Vec::new();
-        for (outcome, source) in E::put_back_all(&entries, dry_run).into_iter().zip(sources) {
+        for (outcome, source) in E::restore_all(&entries, dry_run).into_iter().zip(sources) {
             match outcome {
                 Ok(lines) => lines.into_iter().for_each(|line| count(&mut counted, line)),
                 Err(error) => {

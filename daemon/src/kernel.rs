@@ -20,12 +20,12 @@ pub mod calls;
 pub mod cgroup;
 pub mod descriptors;
 pub mod devices;
+pub mod donation;
 pub mod elsewhere;
 pub mod flow_monitor;
 pub mod holders;
 pub mod ids;
 pub mod inherit;
-pub mod lending;
 pub mod libbpf_files;
 pub mod libbpf_log;
 pub mod life_page;
@@ -46,6 +46,7 @@ pub mod report_filter;
 pub mod response;
 pub mod ring;
 pub mod routes;
+pub mod scanner;
 pub mod signals;
 pub mod skeletons;
 pub mod task_watch;
@@ -53,13 +54,12 @@ pub mod tasks;
 pub mod tcx;
 pub mod types;
 pub mod uplink;
-pub mod walker;
 pub mod way_in;
 
 use calls::CapabilitySet;
 pub use memory::{give_back_memory, hold_little_memory};
 pub use namespace::{is_netns_gone, net as own_netns, own_netns_cookie};
-use walker::WalkError;
+use scanner::ScanError;
 
 /// The map of this number; None where nobody holds it any more. Every other failure, as for want of descriptors, may be none
 /// the next time.
@@ -199,7 +199,7 @@ pub fn shown_errno(errno: i32) -> String {
     }
 }
 
-/// Whether it failed for want of what passes: descriptors, memory, processes, a walk over sockets. Then nothing is said of what was
+/// Whether it failed for want of what polls: descriptors, memory, processes, a scan over sockets. Then nothing is said of what was
 /// asked about.
 pub fn is_shortage(error: &anyhow::Error) -> bool {
     const SHORT: [Errno; 5] = [
@@ -209,7 +209,7 @@ pub fn is_shortage(error: &anyhow::Error) -> bool {
         Errno::ENOBUFS,
         Errno::EAGAIN,
     ];
-    error.downcast_ref::<WalkError>().is_some() || errno_of(error).is_some_and(|errno| SHORT.contains(&errno))
+    error.downcast_ref::<ScanError>().is_some() || errno_of(error).is_some_and(|errno| SHORT.contains(&errno))
 }
 
 /// Loads something, and tries twice more where that fails: memory or descriptors may be short for a moment, which libbpf's

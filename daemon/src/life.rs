@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Signs of life, in one page of memory that the daemon and its guardian share. Each thread that others depend on writes
+//! Signs of life, in one page of memory that the daemon and its watchdog share. Each thread that others depend on writes
 //! there by when it will have spoken again. Who looks tells a thread that is stuck from one that is not let run. Input:
 //! what the threads write, and the looker's own clock. Output: who is overdue. Nobody is ended here.
 //!
@@ -20,7 +20,7 @@ use crate::kernel::process::end::ProcessIdentity;
 use crate::kernel::tasks::{Thread, Threads};
 
 /// Without a heartbeat for so long, a thread is taken for stuck: twice [`LONGEST_SLEEP`]. Who looks does so once a second, and
-/// what follows (undoing everything, starting another guardian) needs a moment too; together they stay below 6 s.
+/// what follows (undoing everything, starting another watchdog) needs a moment too; together they stay below 6 s.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Loading programs into the kernel may take this long, and so may undoing everything.
 pub const LONG_WORK: Duration = Duration::from_secs(30);
@@ -40,7 +40,7 @@ pub enum WatchedTask {
     MainLoop,
     Rules,
     Chains,
-    Guardian,
+    Watchdog,
 }
 
 /// The threads of the daemon.
@@ -52,7 +52,7 @@ impl Display for WatchedTask {
             Self::MainLoop => "the main loop",
             Self::Rules => "the real-time thread",
             Self::Chains => "the thread of [[chain]]",
-            Self::Guardian => "the guardian",
+            Self::Watchdog => "the watchdog",
         })
     }
 }
@@ -62,7 +62,7 @@ impl Display for WatchedTask {
 pub struct Life(&'static Page);
 
 impl Life {
-    /// A new page for this process, the daemon, and the file by which the guardian maps it too.
+    /// A new page for this process, the daemon, and the file by which the watchdog maps it too.
     pub fn new() -> Result<(Self, OwnedFd)> {
         let file = life_page::new_file().context("cannot make the page of signs of life")?;
         let life = Self::of(&file)?;
@@ -76,7 +76,7 @@ impl Life {
         ProcessIdentity::from_words(std::array::from_fn(|word| self.0.daemon[word].load(Ordering::Acquire)))
     }
 
-    /// From now on the guardian tells by this who is stuck from who is not let run.
+    /// From now on the watchdog tells by this who is stuck from who is not let run.
     pub fn list_by(self, threads: &Threads) -> Result<()> {
         self.0.threads.store(threads.number()?, Ordering::Release);
         Ok(())
@@ -92,7 +92,7 @@ impl Life {
         life_page::of(file).map(Self)
     }
 
-    /// The guardian holds these marks from its next look on, should their pin be removed.
+    /// The watchdog holds these marks from its next look on, should their pin be removed.
     pub fn hold_marks(self, map_id: u32) {
         self.0.marks.store(map_id, Ordering::Release);
     }

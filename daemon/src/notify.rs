@@ -36,7 +36,7 @@ impl Notifier {
         }
     }
 
-    /// Everything is in force. Told once.
+    /// Everything is active. Told once.
     pub fn ready(&mut self) {
         if !std::mem::replace(&mut self.is_ready, true) {
             self.notify_supervisor("READY=1");

@@ -153,7 +153,7 @@ impl Place {
         self.own_text(REQUEST)
     }
 
-    /// Leaves what a guardian has undone to the `giveway revert` that ended its daemon.
+    /// Leaves what a watchdog has undone to the `giveway revert` that ended its daemon.
     pub fn write_report(&self, undone: &str) -> std::io::Result<()> {
         self.write(REPORT, undone)
     }
@@ -376,10 +376,10 @@ impl Place {
         Ok(())
     }
 
-    /// Removes the state folders and pins of other namespaces that have no daemon and no guardian, and where nothing is left
-    /// to be put back, and nothing waits for their next daemon: of one that is gone only threads, which `put_back_threads` does. A qdisc that is up
+    /// Removes the state folders and pins of other namespaces that have no daemon and no watchdog, and where nothing is left
+    /// to be restored, and nothing waits for their next daemon: of one that is gone only threads, which `restore_threads` does. A qdisc that is up
     /// serves on without its pin.
-    pub fn remove_orphans(&self, put_back_threads: impl Fn(&Self)) {
+    pub fn remove_orphans(&self, restore_threads: impl Fn(&Self)) {
         for entry in fs::read_dir(ROOT).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let inum = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
@@ -387,7 +387,7 @@ impl Place {
                 .filter(|inum| *inum != self.netns_inum)
                 .map(|inum| Self::of(inum, None));
             if let Some(other) = other
-                && let Err(error) = other.remove_if_orphaned(&put_back_threads)
+                && let Err(error) = other.remove_if_orphaned(&restore_threads)
             {
                 tracing::debug!("{} stays: {error:#}", other.directory.display());
             }
@@ -408,7 +408,7 @@ impl Place {
         is_new && (self.kept_by_hand().is_some() || self.pins().have_records())
     }
 
-    fn remove_if_orphaned(&self, put_back_threads: &impl Fn(&Self)) -> Result<()> {
+    fn remove_if_orphaned(&self, restore_threads: &impl Fn(&Self)) -> Result<()> {
         let lock = File::open(self.directory.join(LOCK))?;
         let Ok(_lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else {
             bail!("a daemon holds it");
@@ -419,7 +419,7 @@ impl Place {
         let cookie = self.claimed_by();
         let is_gone = cookie.is_some_and(|cookie| crate::kernel::is_netns_gone(self.netns_inum, cookie));
         if is_gone {
-            put_back_threads(self);
+            restore_threads(self);
         }
         let asked = fs::metadata(self.directory.join(REQUEST)).and_then(|about| about.modified());
         let is_new = asked.is_ok_and(|asked| asked.elapsed().is_ok_and(|ago| ago < REQUEST_STAYS));
@@ -433,7 +433,7 @@ impl Place {
             let is_journal = !NO_JOURNALS.map(Some).contains(&entry.file_name().to_str());
             let is_moot = is_gone && moot.contains(&entry.path().with_extension(""));
             if is_journal && !is_moot && entry.metadata()?.len() > 0 {
-                bail!("something is left to be put back");
+                bail!("something is left to be restored");
             }
         }
         ensure!(
@@ -489,10 +489,10 @@ pub enum EndedDaemon {
 }
 
 impl Lock {
-    /// Writes down that this process holds it, with its guardian. A full file system must not keep anything from being
+    /// Writes down that this process holds it, with its watchdog. A full file system must not keep anything from being
     /// undone.
-    pub fn name(&self, guardian: Option<u32>) {
-        let written = Holder::own(guardian).and_then(|own| Ok(own.write(&self.file)?));
+    pub fn name(&self, watchdog: Option<u32>) {
+        let written = Holder::own(watchdog).and_then(|own| Ok(own.write(&self.file)?));
         if let Err(error) = written {
             tracing::debug!("cannot write down who holds the lock: {error:#}");
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which processes of giveway act on this network namespace, whatever each has mounted at /run. Input: the kernel's list of
-//! Unix sockets (sock_diag), and of who holds them. Output: daemons, guardians and reverts; and the announcement of this
+//! Unix sockets (sock_diag), and of who holds them. Output: daemons, watchdogs and reverts; and the announcement of this
 //! process.
 //!
 //! Each of them has a socket bound to an abstract name, which belongs to the network namespace and goes with the process. Any
@@ -43,13 +43,13 @@ const MESSAGE_BYTES: usize = 16;
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Role {
     Daemon,
-    Guardian,
+    Watchdog,
     Revert,
 }
 
 const ROLES: [(Role, &str); 3] = [
     (Role::Daemon, "daemon"),
-    (Role::Guardian, "guardian"),
+    (Role::Watchdog, "watchdog"),
     (Role::Revert, "revert"),
 ];
 
@@ -271,7 +271,7 @@ mod tests {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
             let folder = Folder::of(Path::new("/")).unwrap();
             let announced = announce(Role::Daemon, folder).unwrap();
-            assert!(is_present(Role::Daemon) && !is_present(Role::Guardian));
+            assert!(is_present(Role::Daemon) && !is_present(Role::Watchdog));
             let elsewhere = std::thread::spawn(|| {
                 nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
                 is_present(Role::Daemon)
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn a_name_is_read_back_and_garbage_is_nobody() {
         let own = SocketName {
-            role: Role::Guardian,
+            role: Role::Watchdog,
             named: ProcessIdentity::own().unwrap(),
             folder: Folder(u64::MAX, 7),
         };

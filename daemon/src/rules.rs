@@ -114,7 +114,7 @@ impl RuleFiles {
     fn sources(&self, folder: &Path) -> Vec<Source> {
         let found = match names(folder, self.are_named) {
             Ok(found) => found,
-            Err(why) => return vec![source(folder, Err(why))],
+            Err(reason) => return vec![source(folder, Err(reason))],
         };
         found.iter().map(|path| source(path, text(path, true))).collect()
     }

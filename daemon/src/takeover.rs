@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Takes a network namespace over from a daemon and a guardian that are dead, or are to end. Input: the state folder.
+//! Takes a network namespace over from a daemon and a watchdog that are dead, or are to end. Input: the state folder.
 //! Output: the lock, once nobody else acts here.
 //!
-//! A guardian undoes what its dead daemon left behind whether or not it has the lock, which a stuck thread may keep for good.
-//! So whoever comes next waits for the guardian, and ends it if need be, before anything is touched.
+//! A watchdog undoes what its dead daemon left behind whether or not it has the lock, which a stuck thread may keep for good.
+//! So whoever comes next waits for the watchdog, and ends it if need be, before anything is touched.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::undo;
 
 /// A daemon that was asked to end, or has just died, gives the namespace up within this time.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Its guardian is done within this time, unless it is stopped or stuck.
-const PATIENCE_WITH_GUARDIAN: Duration = Duration::from_secs(2);
+/// Its watchdog is done within this time, unless it is stopped or stuck.
+const PATIENCE_WITH_WATCHDOG: Duration = Duration::from_secs(2);
 /// A daemon that is starting, or ending, and was asked to end does so within this time, or is killed.
 const PATIENCE_WITH_START: Duration = Duration::from_secs(5);
 /// One that was killed has left the lock within this time: the kernel takes its programs apart first.
@@ -37,7 +37,7 @@ pub enum TakeoverPurpose {
 /// Takes the namespace for this process.
 ///
 /// # Errors
-/// When a daemon lives here, naming its pid, or may live; one with another /run, too. In a dry run, when a guardian is
+/// When a daemon lives here, naming its pid, or may live; one with another /run, too. In a dry run, when a watchdog is
 /// still at work.
 pub fn take_over(place: &Place, what_for: TakeoverPurpose) -> Result<Lock> {
     let role = match what_for {
@@ -54,7 +54,7 @@ pub fn take_over(place: &Place, what_for: TakeoverPurpose) -> Result<Lock> {
         (folder, announced) = (now, announce(role, now)?);
     }
     lock.announced = Some(announced);
-    end_guardian(lock.before, what_for)?;
+    end_watchdog(lock.before, what_for)?;
     let removed = check_others(place, folder, what_for)?;
     lock.ended = lock.ended.or(removed.map(EndedDaemon::Removed));
     lock.name(None);
@@ -89,9 +89,9 @@ fn lock(place: &Place, folder: Folder, what_for: TakeoverPurpose) -> Result<Lock
             killed = Some(EndedDaemon::Killed(daemon.pid));
         }
         Ok(false) => return Err(error),
-        Err(why) => bail!("{error:#}. Whether it still lives cannot be told from here: {why:#}"),
+        Err(reason) => bail!("{error:#}. Whether it still lives cannot be told from here: {reason:#}"),
     }
-    end_guardian(holder, what_for)?;
+    end_watchdog(holder, what_for)?;
     let patience = if killed.is_some() {
         PATIENCE_WITH_DEATH
     } else {
@@ -117,14 +117,14 @@ fn here(role: Role, folder: Folder) -> Vec<ProcessIdentity> {
     processes.filter(|process| Some(*process) != own).collect()
 }
 
-/// Nobody else acts on this network namespace: with another /run, by a lock that was removed, or as a guardian that its
+/// Nobody else acts on this network namespace: with another /run, by a lock that was removed, or as a watchdog that its
 /// daemon's lock does not name yet. The caller has the lock. Returns the number of a daemon that had to be killed because
 /// its lock was removed.
 fn check_others(place: &Place, folder: Folder, what_for: TakeoverPurpose) -> Result<Option<u32>> {
     let mut killed = None;
     // One that has not got the lock ends by itself.
     for daemon in here(Role::Daemon, folder) {
-        if is_over_within(daemon, PATIENCE_WITH_GUARDIAN)? {
+        if is_over_within(daemon, PATIENCE_WITH_WATCHDOG)? {
             continue;
         }
         ensure!(
@@ -137,9 +137,9 @@ fn check_others(place: &Place, folder: Folder, what_for: TakeoverPurpose) -> Res
         killed = Some(daemon.pid);
         is_over_within(daemon, PATIENCE_WITH_DEATH)?;
     }
-    for guardian in here(Role::Guardian, folder) {
-        let guardian = Some(guardian);
-        end_guardian(Holder { daemon: None, guardian }, what_for)?;
+    for watchdog in here(Role::Watchdog, folder) {
+        let watchdog = Some(watchdog);
+        end_watchdog(Holder { daemon: None, watchdog }, what_for)?;
     }
     let mut all = match presence::all() {
         Ok(all) => all,
@@ -170,7 +170,7 @@ fn check_others(place: &Place, folder: Folder, what_for: TakeoverPurpose) -> Res
     Ok(killed)
 }
 
-/// Ends a daemon that does not answer; returns its number. What it changed is left to its guardian, or to the next undo.
+/// Ends a daemon that does not answer; returns its number. What it changed is left to its watchdog, or to the next undo.
 pub fn end_silent(place: &Place) -> Result<u32> {
     let daemon = place.holder().daemon;
     let daemon = daemon
@@ -179,23 +179,23 @@ pub fn end_silent(place: &Place) -> Result<u32> {
     Ok(daemon.pid)
 }
 
-fn end_guardian(holder: Holder, what_for: TakeoverPurpose) -> Result<()> {
-    let Some(guardian) = holder.guardian else { return Ok(()) };
+fn end_watchdog(holder: Holder, what_for: TakeoverPurpose) -> Result<()> {
+    let Some(watchdog) = holder.watchdog else { return Ok(()) };
     // One that cannot be ended from here finds that the lock is another's, and touches nothing.
-    if !guardian.is_of_this_namespace()? || is_over_within(guardian, PATIENCE_WITH_GUARDIAN)? {
+    if !watchdog.is_of_this_namespace()? || is_over_within(watchdog, PATIENCE_WITH_WATCHDOG)? {
         return Ok(());
     }
     ensure!(
         what_for != TakeoverPurpose::DryRun,
-        "the guardian of a daemon that died (pid {}) is not done, and a dry run ends nobody; try again, or `giveway revert`",
-        guardian.pid
+        "the watchdog of a daemon that died (pid {}) is not done, and a dry run ends nobody; try again, or `giveway revert`",
+        watchdog.pid
     );
-    kill(guardian)?;
+    kill(watchdog)?;
     // It may wait in the kernel for who changes links.
     ensure!(
-        is_over_within(guardian, PATIENCE_WITH_GUARDIAN)?,
-        "the guardian of a daemon that died (pid {}) does not end",
-        guardian.pid
+        is_over_within(watchdog, PATIENCE_WITH_WATCHDOG)?,
+        "the watchdog of a daemon that died (pid {}) does not end",
+        watchdog.pid
     );
     Ok(())
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Undoes what a daemon left behind, by what it journalled before each change: for the guardian, for `giveway revert`, for
+//! Undoes what a daemon left behind, by what it journalled before each change: for the watchdog, for `giveway revert`, for
 //! the next start, and at the daemon's own end. Input: the journals of this network namespace. Output: one list of what
-//! was put back, and one of what could not be.
+//! was restored, and one of what could not be.
 //!
 //! The journals are read first and cleared last; between, nothing touches a file that is not the kernel's. What somebody may keep
 //! from answering is waited for, but not for ever.
@@ -26,14 +26,14 @@ use crate::actuate::{download, nice, queue, thread, upload};
 use crate::journal::register::{JournalFile, UndoHandler};
 use crate::journal::{self, JournalContents, UndoReport, UnrestoredEntries, contents};
 use crate::kernel::links::detach_all_of;
-use crate::kernel::walker::{self, SocketProtocol};
+use crate::kernel::scanner::{self, SocketProtocol};
 use crate::life::LONG_WORK;
 use crate::place::{JournalOrigin, Place};
 use crate::presence;
 
 /// For reading the journals, and for clearing up.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// For the kernel, which may have to walk over many sockets; for each journal of [`QUEUE`] and [`REST`].
+/// For the kernel, which may have to scan over many sockets; for each journal of [`QUEUE`] and [`REST`].
 const PATIENCE_WITH_KERNEL: Duration = Duration::from_secs(4);
 /// Who undoes gives no sign of life meanwhile.
 const _: () = assert!(
@@ -59,7 +59,7 @@ pub fn undo(place: &Place, dry_run: bool) -> UndoReport {
     undoing.files()
 }
 
-/// How many tasks were left without a note; None where nothing was made nice, or files do not let themselves be read.
+/// How many tasks were left without a note; None where nothing was reniced, or files do not let themselves be read.
 pub fn unnoted(place: &Place) -> Option<UnnotedCount> {
     let place = place.clone();
     within(PATIENCE, move || UnnotedCount::of(&place)).ok().flatten()
@@ -89,8 +89,8 @@ pub fn links(pid: u32) -> UndoReport {
 
 fn at_once(place: &Place, journals: &[UndoHandler], dry_run: bool) -> UndoReport {
     let mut undone = UndoReport::default();
-    for UndoHandler { file, put_back } in journals {
-        undone.extend(journal::undo(&place.journal(*file), *put_back, dry_run));
+    for UndoHandler { file, restore } in journals {
+        undone.extend(journal::undo(&place.journal(*file), *restore, dry_run));
     }
     undone
 }
@@ -206,7 +206,7 @@ impl UndoRun {
         self
     }
 
-    /// Not where a journal could not be read, or one of its entries is still to be put back.
+    /// Not where a journal could not be read, or one of its entries is still to be restored.
     fn queues_in_no_journal(&mut self, patience: Duration) {
         if self.dry_run || !self.undone.failed.is_empty() {
             return;
@@ -228,21 +228,21 @@ impl UndoRun {
 
     /// What the real-time thread gave. The journals stay, for the daemon that may live on.
     pub fn realtime(mut self) -> UndoReport {
-        REALTIME.into_iter().for_each(|undo| self.put_back(undo));
+        REALTIME.into_iter().for_each(|undo| self.restore(undo));
         self.undone
     }
 
     pub fn threads(&mut self) {
-        THREADS.into_iter().for_each(|undo| self.put_back(undo));
+        THREADS.into_iter().for_each(|undo| self.restore(undo));
     }
 
     pub fn queue(&mut self) {
-        QUEUE.into_iter().for_each(|undo| self.put_back_within(undo));
+        QUEUE.into_iter().for_each(|undo| self.restore_within(undo));
     }
 
     /// All but threads and the queue.
     pub fn rest(&mut self) {
-        REST.into_iter().for_each(|undo| self.put_back_within(undo));
+        REST.into_iter().for_each(|undo| self.restore_within(undo));
     }
 
     /// Clears up what is no longer needed.
@@ -292,18 +292,18 @@ impl UndoRun {
         undone
     }
 
-    fn put_back(&mut self, UndoHandler { file, put_back }: UndoHandler) {
+    fn restore(&mut self, UndoHandler { file, restore }: UndoHandler) {
         if let Some(written) = self.written.remove(&file) {
-            self.note(file, put_back(written, self.dry_run));
+            self.note(file, restore(written, self.dry_run));
         }
     }
 
-    fn put_back_within(&mut self, UndoHandler { file, put_back }: UndoHandler) {
+    fn restore_within(&mut self, UndoHandler { file, restore }: UndoHandler) {
         let Some(written) = self.written.remove(&file) else {
             return;
         };
         let dry_run = self.dry_run;
-        match within(PATIENCE_WITH_KERNEL, move || put_back(written, dry_run)) {
+        match within(PATIENCE_WITH_KERNEL, move || restore(written, dry_run)) {
             Ok(outcome) => self.note(file, outcome),
             Err(none) => {
                 self.pins_stay = true;
@@ -349,7 +349,7 @@ static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 /// Something that took too long still goes on in this process, and ends with it; or somebody keeps a socket locked, so that it
 /// is too soon to try again.
 pub fn goes_on() -> bool {
-    UNDER_WAY.load(Ordering::Acquire) > 0 || walker::check(SocketProtocol::Tcp).is_err()
+    UNDER_WAY.load(Ordering::Acquire) > 0 || scanner::check(SocketProtocol::Tcp).is_err()
 }
 
 /// In a thread that may get stuck, with the priority of this one; in this one only where no other can be had. It lets go of
@@ -406,7 +406,7 @@ pub fn undo_all(place: &Place) -> Result<UndoReport> {
 mod tests {
     use super::*;
 
-    /// Else a guardian that has undone everything takes it for something that goes on, and stays.
+    /// Else a watchdog that has undone everything takes it for something that goes on, and stays.
     #[test]
     fn who_has_an_answer_finds_nothing_under_way() {
         for _ in 0..1000 {

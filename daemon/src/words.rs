@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Foreign words on their way out: names of programs, control groups, units, links and files, which users and neighbours
+//! Foreign words on their way out: names of programs, control groups, units, links and files, which users and peers
 //! choose and others look at. Input: text. Output: the same with nothing in it that a terminal acts upon, that turns the text
 //! around it, or that cannot be seen. All that is printed, logged, drawn or answered passes here.
 

@@ -12,11 +12,11 @@ mod support;
 mod kernel {
     mod admission;
     mod cap;
-    mod lbe;
-    mod lending;
+    mod donation;
     mod monitor;
     mod pace;
     mod receive;
+    mod scavenger;
     mod schedule;
     mod task_watch;
 }

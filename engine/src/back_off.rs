@@ -36,13 +36,13 @@ impl BackOff {
     }
 
     /// In words, before the reason.
-    pub fn shown(&self, now: Duration, why: &str) -> String {
+    pub fn shown(&self, now: Duration, reason: &str) -> String {
         match self.next {
             Some(next) => {
                 let left_s = next.saturating_sub(now).as_millis().div_ceil(1000);
-                format!("tried again in {left_s} s: {why}")
+                format!("tried again in {left_s} s: {reason}")
             }
-            None => why.to_owned(),
+            None => reason.to_owned(),
         }
     }
 }

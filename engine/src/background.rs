@@ -13,17 +13,17 @@ use crate::sockets::setting::{Request, Wish, shown_by};
 
 pub mod nice;
 
-/// The kernel numbers it so in every network namespace. There is nobody on it to give way to.
+/// The kernel numbers it so in every network namespace. There is nobody on it to yield to.
 const LOOPBACK: u32 = 1;
 /// None is chosen at the moment, which is no evidence.
 const NO_ROUTE: u32 = 0;
 
-/// Whatever is asked for takes one walk over all sockets of the machine (3 ms on 24 GB): one change is made at once, many
+/// Whatever is asked for takes one scan over all sockets of the machine (3 ms on 24 GB): one change is made at once, many
 /// that come one after another are made together.
 const GAP: Duration = Duration::from_millis(500);
 
 /// As a value of a receive window: the kernel's side says how large it is.
-pub const GIVES_WAY: &str = "gives way";
+pub const YIELDS: &str = "yields";
 
 /// How background connections can be made to yield here.
 #[derive(Default)]
@@ -48,7 +48,7 @@ impl Background {
         let control = means.control.map(|name| (Setting::CongestionControl, name.into()));
         let window = means
             .receive_window
-            .then(|| (Setting::ReceiveWindow, Value::from(GIVES_WAY)));
+            .then(|| (Setting::ReceiveWindow, Value::from(YIELDS)));
         Self {
             settings: control.into_iter().chain(window).collect(),
             ..Self::default()
@@ -105,7 +105,7 @@ fn next(tracked: &mut Tracked, setting: &Setting, of_background: &Value) -> Opti
         (Class::Background, ifindex) if ifindex != LOOPBACK => of_background.clone(),
         _ => Value::default(),
     };
-    if wanted == tracked.in_force(setting) {
+    if wanted == tracked.installed(setting) {
         return None;
     }
     let shown = shown_by(&tracked.flow).into_iter().find(|(shown, _)| shown == setting);
@@ -114,7 +114,7 @@ fn next(tracked: &mut Tracked, setting: &Setting, of_background: &Value) -> Opti
     if !state.may_change() {
         return None;
     }
-    if state.in_force == Value::default() {
+    if state.installed == Value::default() {
         state.before = shown.map(|(_, value)| value).unwrap_or_default();
     }
     Some(state.ask(setting, wanted, reason))
@@ -124,6 +124,6 @@ fn reason(tracked: &Tracked) -> Reason {
     let verdict = &tracked.judged.verdict;
     Reason {
         rule: verdict.rule.clone(),
-        why: format!("it is {}: {}", verdict.class.name(), verdict.why),
+        reason: format!("it is {}: {}", verdict.class.name(), verdict.reason),
     }
 }

@@ -70,7 +70,7 @@ pub enum Setting {
     /// What it and others send together at most.
     RateLimit,
     DownloadLimit,
-    /// By which rate what arrives gives way.
+    /// By which rate what arrives yields.
     DownloadOrder,
     /// Whether deadlines of its packets are promised.
     Deadlines,
@@ -91,15 +91,15 @@ pub enum Value {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Reason {
     pub rule: String,
-    pub why: String,
+    pub reason: String,
 }
 
 impl Reason {
-    /// Nothing is in force for a while.
-    pub fn of_pause(why: &str) -> Self {
+    /// Nothing is active for a while.
+    pub fn of_pause(reason: &str) -> Self {
         Self {
             rule: "pause".to_owned(),
-            why: why.to_owned(),
+            reason: reason.to_owned(),
         }
     }
 }
@@ -116,7 +116,7 @@ pub struct Change {
     pub old: Value,
     pub new: Value,
     pub rule: String,
-    pub why: String,
+    pub reason: String,
     /// False where it was not made: in a dry run, or because it failed.
     pub made: bool,
 }
@@ -276,10 +276,10 @@ impl Change {
             subject,
             setting,
             rule,
-            why,
+            reason,
             ..
         } = self;
-        format!("{subject}{name}: {setting} {old} -> {new}{made}; rule {rule}: {why}")
+        format!("{subject}{name}: {setting} {old} -> {new}{made}; rule {rule}: {reason}")
     }
 }
 

@@ -69,7 +69,7 @@ pub struct Verdict {
     pub by: By,
     /// A rule's file and line, or the kind of evidence.
     pub rule: String,
-    pub why: String,
+    pub reason: String,
     pub limits: LimitNumbers,
 }
 
@@ -89,7 +89,7 @@ pub struct Word {
     pub uid: u32,
     /// The command.
     pub rule: String,
-    pub why: String,
+    pub reason: String,
 }
 
 /// What decided.
@@ -115,7 +115,7 @@ impl Default for Verdict {
             class: Class::Standard,
             by: By::Nothing,
             rule: "default".to_owned(),
-            why: "no rule matches, and nothing says that it can wait".to_owned(),
+            reason: "no rule matches, and nothing says that it can wait".to_owned(),
             limits: LimitNumbers::NONE,
         }
     }
@@ -188,7 +188,7 @@ pub fn judge(rules: &Rules, seen: &FlowFacts<'_>) -> Verdict {
         .unwrap_or_default();
     let chosen = choice.and_then(|choice| choice.limit);
     if let Some(rule) = limited_by.filter(|_| ![By::Rule, By::Inheritance].contains(&verdict.by)) {
-        verdict.why += &match chosen {
+        verdict.reason += &match chosen {
             Some(_) => format!("; the rate limit of {rule} holds in place of the command's own"),
             None => format!("; the rate limit of {rule} is for it too"),
         };
@@ -225,7 +225,7 @@ fn with_limit_of_command(mut verdict: Verdict, limits: LimitNumbers, choice: Opt
     let holds = chosen.filter(|chosen| limits.iter().any(|limit| limit == chosen.number));
     if let Some(chosen) = holds.filter(|_| verdict.by != By::Choice) {
         let shown = chosen.rates.shown();
-        verdict.why += &format!("; all that its command starts may together {shown} (giveway exec)");
+        verdict.reason += &format!("; all that its command starts may together {shown} (giveway exec)");
     }
     verdict
 }
@@ -247,14 +247,14 @@ fn with_limits_by_hand(mut verdict: Verdict, limits: LimitNumbers, hand: Option<
     let set = hand
         .iter()
         .flat_map(|hand| [(limits.up, &hand.up), (limits.down, &hand.down)]);
-    let in_force = set.filter_map(|(number, set)| {
+    let installed = set.filter_map(|(number, set)| {
         let (own, word) = set.as_ref()?;
         (number == Some(own.number)).then_some(word)
     });
     let mut said: Option<&Word> = None;
-    for word in in_force {
+    for word in installed {
         if said != Some(word) {
-            verdict.why += &format!("; {} ({})", word.why, word.rule);
+            verdict.reason += &format!("; {} ({})", word.reason, word.rule);
         }
         said = Some(word);
     }
@@ -330,7 +330,7 @@ fn set_by_hand(hand: Option<&ByHand>) -> Option<Verdict> {
         class,
         by: By::Hand,
         rule: word.rule,
-        why: word.why,
+        reason: word.reason,
         limits: LimitNumbers::NONE,
     })
 }
@@ -340,7 +340,7 @@ fn named(seen: &FlowFacts<'_>) -> Option<Verdict> {
         class: Class::Background,
         by: By::Name,
         rule: seen.named?.to_owned(),
-        why: "the flow was named as background".to_owned(),
+        reason: "the flow was named as background".to_owned(),
         limits: LimitNumbers::NONE,
     })
 }
@@ -356,7 +356,7 @@ pub fn of_choice(Choice { class, uid, limit }: Choice) -> Option<Verdict> {
         class: class?,
         by: By::Choice,
         rule: "giveway exec".to_owned(),
-        why: format!("uid {uid} has chosen it for this process, or for one that started it")
+        reason: format!("uid {uid} has chosen it for this process, or for one that started it")
             + &limited.unwrap_or_default(),
         limits: LimitNumbers::NONE,
     })

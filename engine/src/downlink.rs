@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Limits, for each direction; and the order of what arrives where the link's rate downwards is known ([`order`]). Input: the limits and orders that are wanted, the managed links and what stands at the way
-//! in of each, the outcome of the last request, and that what was put up has been lost. Output: what to put up, with the reason
-//! where a link is left out. Without a limit or an order nothing is put up, so that no packet pays for it. What fails is tried
+//! in of each, the outcome of the last request, and that what was installed has been lost. Output: what to install, with the reason
+//! where a link is left out. Without a limit or an order nothing is installed, so that no packet pays for it. What fails is tried
 //! again after longer and longer waits, and a link that refuses alone.
 //!
 //! It takes a detour by an intermediate device. What it may not be taken past on its way in, as another tool's filter,
@@ -82,10 +82,10 @@ pub struct Arrival {
     pub others: u32,
 }
 
-/// The links of a plan that it could not be put up at, by interface, and why.
+/// The links of a plan that it could not be installed at, by interface, and why.
 pub type LeftOut = BTreeMap<u32, String>;
 
-/// What is to be in force: these limits, for what arrives by these links together.
+/// What is to be active: these limits, for what arrives by these links together.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DetourPlan {
     /// By interface, with its name.
@@ -111,7 +111,7 @@ pub enum Input {
     /// The outcome of [`Action::Set`]; after an error nothing of it is left.
     Outcome { way: Way, outcome: Result<LeftOut, String> },
     /// What that had put up is no more, for this reason.
-    Lost { way: Way, why: String },
+    Lost { way: Way, reason: String },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -122,7 +122,7 @@ pub enum Action {
     MakeAvailable(BTreeMap<u32, u64>),
 }
 
-/// What queues have counted since they were put up.
+/// What queues have counted since they were installed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counted {
     pub limits: BTreeMap<LimitNumber, Passed>,
@@ -136,7 +136,7 @@ pub struct DownlinkView {
     /// The links whose arriving packets are limited.
     pub links: Vec<String>,
     pub limits: Vec<DownloadView>,
-    /// The links on which bulk and background give way as they arrive.
+    /// The links on which bulk and background yield as they arrive.
     #[serde(default)]
     pub orders: Vec<OrderView>,
     /// Why there is none on a link, or on any.
@@ -152,12 +152,12 @@ pub struct DownloadView {
     pub passing: Passing,
 }
 
-/// What the queue of a limit lets pass: now, and since it was put up.
+/// What the queue of a limit lets pass: now, and since it was installed.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Passing {
     /// Between the latest two looks, headers included.
     #[serde(default)]
-    pub passing_mbit: f64,
+    pub throughput_mbit: f64,
     #[serde(flatten)]
     pub passed: Passed,
     /// When it was looked at.
@@ -173,7 +173,7 @@ impl Passing {
             return;
         }
         let bytes = passed.passed_bytes.saturating_sub(self.passed.passed_bytes);
-        self.passing_mbit = mbit((bytes as f64 / took.as_secs_f64()) as u64);
+        self.throughput_mbit = mbit((bytes as f64 / took.as_secs_f64()) as u64);
         (self.passed, self.at) = (passed, now);
     }
 }
@@ -184,8 +184,8 @@ pub struct Passed {
     pub passed_bytes: u64,
     pub passed_packets: u64,
     pub dropped_packets: u64,
-    pub waiting_packets: u64,
-    pub waiting_bytes: u64,
+    pub backlog_packets: u64,
+    pub backlog_bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -195,29 +195,29 @@ pub struct Downlink {
     limits: Vec<RateLimit>,
     /// By interface, what is said of the rates of links.
     rates: BTreeMap<u32, DownloadRate>,
-    /// Of those in force.
+    /// Of those active.
     orders: BTreeMap<u32, Order>,
     /// None: they have to be looked at.
     arrivals: Option<BTreeMap<u32, Arrival>>,
     passing: BTreeMap<LimitNumber, Passing>,
-    /// When this was counted, or its queues were put up.
+    /// When this was counted, or its queues were installed.
     counted: Duration,
     paused: Option<String>,
-    in_force: Option<DetourPlan>,
+    installed: Option<DetourPlan>,
     asked: Option<Option<DetourPlan>>,
-    /// Why the last one is not in force.
+    /// Why the last one is not active.
     failed: Option<String>,
     again: BackOff,
     /// Links that have refused, by interface: each is left alone for a while, and the others have theirs.
     refused: BTreeMap<u32, RefusedLink>,
-    /// When what is in force was last put up or changed.
+    /// When what is active was last put up or changed.
     since: Option<Duration>,
 }
 
-/// What was to be put up at a link could not be.
+/// What was to be installed at a link could not be.
 #[derive(Debug, Default)]
 struct RefusedLink {
-    why: String,
+    reason: String,
     again: BackOff,
 }
 
@@ -308,23 +308,23 @@ impl Downlink {
     /// Whether what arrives by this interface is ordered, and by which link.
     pub fn orders(&self, ifindex: u32) -> Option<(&str, &Order)> {
         if let Some(order) = self.orders.get(&ifindex) {
-            let name = self.in_force.as_ref()?.links.get(&ifindex)?;
+            let name = self.installed.as_ref()?.links.get(&ifindex)?;
             return Some((name, order));
         }
         let arrival = self.arrivals.as_ref()?.get(&ifindex)?;
         self.managed_bridge(arrival).and_then(|bridge| self.orders(bridge))
     }
 
-    /// The links on which bulk and background give way.
+    /// The links on which bulk and background yield.
     pub fn ordering(&self) -> impl Iterator<Item = &str> {
         let links = self.orders.iter().filter(|(_, order)| !order.is_too_high());
         let links = links.map(|(ifindex, _)| ifindex);
-        links.filter_map(|ifindex| Some(self.in_force.as_ref()?.links.get(ifindex)?.as_str()))
+        links.filter_map(|ifindex| Some(self.installed.as_ref()?.links.get(ifindex)?.as_str()))
     }
 
     /// What the queue of a limit lets pass, Mbit/s.
-    pub fn passing_mbit(&self, number: LimitNumber) -> Option<f64> {
-        self.passing.get(&number).map(|passing| passing.passing_mbit)
+    pub fn throughput_mbit(&self, number: LimitNumber) -> Option<f64> {
+        self.passing.get(&number).map(|passing| passing.throughput_mbit)
     }
 
     /// Takes in the managed links.
@@ -332,7 +332,7 @@ impl Downlink {
         let by_number = arrivals.into_iter().map(|mut arrival| {
             let refused = self.refused.get(&arrival.ifindex);
             let refused = refused.filter(|refused| refused.again.next().is_some_and(|next| next > now));
-            arrival.hindrance = arrival.hindrance.or_else(|| Some(refused?.why.clone()));
+            arrival.hindrance = arrival.hindrance.or_else(|| Some(refused?.reason.clone()));
             (arrival.ifindex, arrival)
         });
         let arrivals: BTreeMap<u32, Arrival> = by_number.collect();
@@ -341,12 +341,12 @@ impl Downlink {
         self.ask()
     }
 
-    pub fn pause(&mut self, why: Option<&String>) -> Option<Option<DetourPlan>> {
-        self.paused = why.cloned();
+    pub fn pause(&mut self, reason: Option<&String>) -> Option<Option<DetourPlan>> {
+        self.paused = reason.cloned();
         self.ask()
     }
 
-    /// Takes in the outcome of the last request; after an error nothing is in force.
+    /// Takes in the outcome of the last request; after an error nothing is active.
     pub fn conclude(
         &mut self,
         now: Duration,
@@ -361,51 +361,51 @@ impl Downlink {
                 for ifindex in tried.filter(|ifindex| !refused.contains_key(ifindex)) {
                     self.refused.remove(ifindex);
                 }
-                for (ifindex, why) in refused {
+                for (ifindex, reason) in refused {
                     let known = self.refused.entry(ifindex).or_default();
                     known.again.failed(now);
-                    known.why.clone_from(&why);
+                    known.reason.clone_from(&reason);
                     if let Some(plan) = &mut asked {
                         plan.links.remove(&ifindex);
                         plan.orders.remove(&ifindex);
                     }
                     let arrival = self.arrivals.as_mut().and_then(|all| all.get_mut(&ifindex));
                     if let Some(arrival) = arrival {
-                        arrival.hindrance = Some(why);
+                        arrival.hindrance = Some(reason);
                     }
                 }
                 self.failed = None;
                 self.since = Some(now);
-                if self.in_force.is_none() {
+                if self.installed.is_none() {
                     self.counted = now;
                 }
                 let changes = self.changes(asked.as_ref(), &format!("a limit for {} is wanted", self.way.what()));
-                self.in_force = asked;
+                self.installed = asked;
                 self.renew_orders();
                 (changes, self.ask())
             }
-            Err(why) => (self.lose(now, why), None),
+            Err(reason) => (self.lose(now, reason), None),
         }
     }
 
-    /// What was put up has been taken away, and with it what goes around it: packets arrive as ever.
-    pub fn lost(&mut self, now: Duration, why: String) -> Vec<Change> {
-        match self.in_force.is_some() {
-            true => self.lose(now, why),
+    /// What was installed has been taken away, and with it what goes around it: packets arrive as ever.
+    pub fn lost(&mut self, now: Duration, reason: String) -> Vec<Change> {
+        match self.installed.is_some() {
+            true => self.lose(now, reason),
             false => Vec::new(),
         }
     }
 
-    fn lose(&mut self, now: Duration, why: String) -> Vec<Change> {
-        let changes = self.changes(None, &why);
+    fn lose(&mut self, now: Duration, reason: String) -> Vec<Change> {
+        let changes = self.changes(None, &reason);
         let stood = self
             .since
             .take()
             .is_some_and(|since| now.saturating_sub(since) >= STANDS);
-        if self.in_force.is_some() && stood {
+        if self.installed.is_some() && stood {
             self.again.reset();
         }
-        (self.in_force, self.failed) = (None, Some(why));
+        (self.installed, self.failed) = (None, Some(reason));
         self.orders.clear();
         self.again.failed(now);
         changes
@@ -413,8 +413,8 @@ impl Downlink {
 
     /// Those that go on as they were know what has come.
     fn renew_orders(&mut self) {
-        let in_force = self.in_force.iter().flat_map(|plan| &plan.orders);
-        let renewed = in_force.filter_map(|(ifindex, most)| {
+        let installed = self.installed.iter().flat_map(|plan| &plan.orders);
+        let renewed = installed.filter_map(|(ifindex, most)| {
             let rate = *self.rates.get(ifindex)?;
             let mut order = self.orders.get(ifindex).cloned();
             order = order.filter(|order| order.rate() == &rate && rate.most() == *most);
@@ -438,13 +438,13 @@ impl Downlink {
         if let Some(bridge) = self.managed_bridge(arrival) {
             return self.serves(bridge);
         }
-        let in_force = self.in_force.as_ref().and_then(|plan| plan.links.get(&ifindex));
-        Some(in_force.cloned().ok_or_else(|| self.why_not(arrival)))
+        let installed = self.installed.as_ref().and_then(|plan| plan.links.get(&ifindex));
+        Some(installed.cloned().ok_or_else(|| self.why_not(arrival)))
     }
 
     /// The links on which limits hold.
     pub fn limiting(&self) -> impl Iterator<Item = &str> {
-        let limiting = self.in_force.iter().filter(|plan| !plan.limits.is_empty());
+        let limiting = self.installed.iter().filter(|plan| !plan.limits.is_empty());
         limiting.flat_map(|plan| plan.links.values()).map(String::as_str)
     }
 
@@ -455,7 +455,7 @@ impl Downlink {
         others.map(|arrival| self.why_not(arrival)).collect()
     }
 
-    /// The same before anything is put up: what is known to stand in the way.
+    /// The same before anything is installed: what is known to stand in the way.
     pub fn hindrances(&self) -> Vec<String> {
         let all = self.arrivals.iter().flat_map(BTreeMap::values);
         let hindered = all.filter(|arrival| arrival.hindrance.is_some() && self.managed_bridge(arrival).is_none());
@@ -475,7 +475,7 @@ impl Downlink {
     }
 
     fn order_views(&self) -> Vec<OrderView> {
-        let named = |ifindex: &u32| self.in_force.as_ref()?.links.get(ifindex);
+        let named = |ifindex: &u32| self.installed.as_ref()?.links.get(ifindex);
         let orders = self.orders.iter();
         orders
             .filter_map(|(ifindex, order)| Some(order.view(named(ifindex)?)))
@@ -497,7 +497,7 @@ impl Downlink {
     }
 
     fn too_high(&self) -> Vec<String> {
-        let named = |ifindex: &u32| self.in_force.as_ref()?.links.get(ifindex);
+        let named = |ifindex: &u32| self.installed.as_ref()?.links.get(ifindex);
         let orders = self.orders.iter();
         orders
             .filter_map(|(ifindex, order)| order.too_high_shown(named(ifindex)?))
@@ -505,7 +505,7 @@ impl Downlink {
     }
 
     fn others(&self) -> Vec<String> {
-        let links = self.in_force.iter().flat_map(|plan| plan.links.keys());
+        let links = self.installed.iter().flat_map(|plan| plan.links.keys());
         let arrivals = links.filter_map(|ifindex| self.arrivals.as_ref()?.get(ifindex));
         let followed = arrivals.filter(|arrival| arrival.others > 0);
         let shown = |Arrival { name, others, .. }: &Arrival| {
@@ -526,20 +526,20 @@ impl Downlink {
     }
 
     fn why_not(&self, arrival: &Arrival) -> String {
-        let why = self.hindered_by(arrival);
-        format!("{} by {} is not limited: {why}", self.way.what(), arrival.name)
+        let reason = self.hindered_by(arrival);
+        format!("{} by {} is not limited: {reason}", self.way.what(), arrival.name)
     }
 
     fn hindered_by<'a>(&'a self, arrival: &'a Arrival) -> &'a str {
         if self.managed_bridge(arrival).is_some() {
             return "it is a port of a bridge that is managed, and has a rate itself";
         }
-        let why = arrival.hindrance.as_ref().or(self.paused.as_ref());
+        let reason = arrival.hindrance.as_ref().or(self.paused.as_ref());
         let not_yet = match self.dry_run {
             true => "a dry run changes nothing",
-            false => "it has not been put up yet",
+            false => "it has not been installed yet",
         };
-        why.or(self.failed.as_ref()).map_or(not_yet, String::as_str)
+        reason.or(self.failed.as_ref()).map_or(not_yet, String::as_str)
     }
 
     fn managed_bridge(&self, arrival: &Arrival) -> Option<u32> {
@@ -548,7 +548,7 @@ impl Downlink {
         (is_managed && bridge != arrival.ifindex).then_some(bridge)
     }
 
-    /// None where nothing is to be put up.
+    /// None where nothing is to be installed.
     fn plan(&self) -> Option<DetourPlan> {
         if self.dry_run || self.paused.is_some() || !self.is_wanted() {
             return None;
@@ -575,15 +575,15 @@ impl Downlink {
         let wanted = self.plan();
         // The outcome of the last one comes first; what has failed waits.
         let waits = self.asked.is_some() || (wanted.is_some() && self.again.next().is_some());
-        if waits || wanted == self.in_force {
+        if waits || wanted == self.installed {
             return None;
         }
         self.asked = Some(wanted.clone());
         Some(wanted)
     }
 
-    fn changes(&self, new: Option<&DetourPlan>, why: &str) -> Vec<Change> {
-        let (before, after) = (self.states(self.in_force.as_ref()), self.states(new));
+    fn changes(&self, new: Option<&DetourPlan>, reason: &str) -> Vec<Change> {
+        let (before, after) = (self.states(self.installed.as_ref()), self.states(new));
         let all: BTreeSet<&(u32, Setting)> = before.keys().chain(after.keys()).collect();
         // Another name alone is no change.
         let state = |of: Option<&State>| of.map(|(_, state)| state.clone());
@@ -591,7 +591,7 @@ impl Downlink {
             .into_iter()
             .filter(|key| state(before.get(key)) != state(after.get(key)));
         changed
-            .map(|key| self.change(key, before.get(key), after.get(key), why))
+            .map(|key| self.change(key, before.get(key), after.get(key), reason))
             .collect()
     }
 
@@ -600,14 +600,14 @@ impl Downlink {
         (ifindex, setting): &(u32, Setting),
         before: Option<&State>,
         after: Option<&State>,
-        why: &str,
+        reason: &str,
     ) -> Change {
         let is_order = *setting == Setting::DownloadOrder;
         let is_wanted = match is_order {
             true => self.rates.contains_key(ifindex),
             false => !self.limits.is_empty(),
         };
-        let why = match (after.is_some(), is_wanted, &self.paused) {
+        let reason = match (after.is_some(), is_wanted, &self.paused) {
             (true, ..) if is_order => self.rates.get(ifindex).map_or_else(String::new, |rate| {
                 format!("it is {}: the queue is to stand here", rate.shown())
             }),
@@ -617,9 +617,9 @@ impl Downlink {
             (false, true, None) => {
                 let arrival = self.arrivals.as_ref().and_then(|arrivals| arrivals.get(ifindex));
                 let hindrance = arrival.and_then(|arrival| arrival.hindrance.as_deref());
-                hindrance.unwrap_or(why).to_owned()
+                hindrance.unwrap_or(reason).to_owned()
             }
-            _ => why.to_owned(),
+            _ => reason.to_owned(),
         };
         let name = after.or(before).map(|(name, _)| name.clone()).unwrap_or_default();
         let shown = |state: Option<&State>| Value::from(state.map_or(AS_IT_COMES, |(_, state)| state));
@@ -630,7 +630,7 @@ impl Downlink {
             old: shown(before),
             new: shown(after),
             rule: if is_order { RULE_OF_ORDER } else { self.way.rule() }.to_owned(),
-            why,
+            reason,
             made: true,
         }
     }

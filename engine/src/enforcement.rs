@@ -63,7 +63,7 @@ pub struct Overview<'a> {
     pub links: &'a Links,
     pub uploads: &'a Downlink,
     pub downloads: &'a Downlink,
-    /// Why nothing is in force for a while.
+    /// Why nothing is active for a while.
     pub paused: Option<&'a str>,
 }
 
@@ -166,13 +166,13 @@ impl<'a> Overview<'a> {
             return Some(Lack::of(Cause::DryRun, "a dry run changes nothing"));
         }
         self.paused
-            .map(|why| Lack::of(Cause::Paused, format!("giveway is paused: {why}")))
+            .map(|reason| Lack::of(Cause::Paused, format!("giveway is paused: {reason}")))
     }
 
     /// The link that has a queue for it. None where it is not known yet.
     fn found(&self, asked: Asked, tracked: &Tracked) -> Option<Result<String, Lack>> {
-        if let Some(why) = self.shortfall_of_all() {
-            return Some(Err(why));
+        if let Some(reason) = self.shortfall_of_all() {
+            return Some(Err(reason));
         }
         let Tracked { flow, trace, .. } = tracked;
         // Of one that was named the queue knows by its address.
@@ -194,22 +194,22 @@ impl<'a> Overview<'a> {
     /// By this link, if it is managed.
     fn served(&self, asked: Asked, tracked: &Tracked, ifindex: u32) -> Option<Result<String, Lack>> {
         let served = self.links.serves(ifindex)?;
-        let lack = |why| Lack::of(Cause::NoQueue, why);
+        let lack = |reason| Lack::of(Cause::NoQueue, reason);
         if matches!(asked, Asked::Upload(_)) {
-            let not_yet = || Err("upload limits have not been put up yet".to_owned());
+            let not_yet = || Err("upload limits have not been installed yet".to_owned());
             let limited = self.uploads.serves(ifindex).unwrap_or_else(not_yet);
             return Some(limited.map_err(lack));
         }
         let link = match served {
             Ok(link) => link,
-            Err(why) => return Some(Err(lack(why))),
+            Err(reason) => return Some(Err(lack(reason))),
         };
         // A stream goes before other local traffic.
         let is_behind = asked == Asked::Class(Class::Background);
         if is_behind && self.links.spares(ifindex, tracked.flow.remote.ip()) {
-            let why =
+            let reason =
                 format!("it stays in the own subnets of {link}, whose traffic `local = \"unlimited\"` leaves out");
-            return Some(Err(Lack::of(Cause::Local, why)));
+            return Some(Err(Lack::of(Cause::Local, reason)));
         }
         Some(Ok(link))
     }
@@ -233,8 +233,8 @@ impl<'a> Overview<'a> {
 
     /// The same of what it receives.
     fn found_received(&self, tracked: &Tracked) -> Option<Result<String, Lack>> {
-        if let Some(why) = self.shortfall_of_all() {
-            return Some(Err(why));
+        if let Some(reason) = self.shortfall_of_all() {
+            return Some(Err(reason));
         }
         let Tracked { flow, trace, .. } = tracked;
         let is_told = self.classes.is_told(flow.cookie);
@@ -242,7 +242,7 @@ impl<'a> Overview<'a> {
             return Some(Err(Lack::of(Cause::TableFull, TABLE_IS_FULL)));
         }
         if let Some(served) = self.downloads.serves(flow.ifindex) {
-            let served = served.map_err(|why| Lack::of(Cause::NoQueue, why));
+            let served = served.map_err(|reason| Lack::of(Cause::NoQueue, reason));
             return Some(match trace.passes_by() {
                 true => served.and(Err(Lack::of(Cause::PassesBy, PASSES_BY))),
                 false => served,
@@ -251,12 +251,12 @@ impl<'a> Overview<'a> {
         let device = self.classes.devices().get(&flow.ifindex);
         if let Some(tunnel) = device.filter(|device| device.is_tunnel()) {
             let how = self.links.how_to_manage(&tunnel.name);
-            let why = format!("it arrives within {}, which is not managed ({how})", tunnel.shown());
-            return Some(Err(Lack::of(Cause::NotManaged, why)));
+            let reason = format!("it arrives within {}, which is not managed ({how})", tunnel.shown());
+            return Some(Err(Lack::of(Cause::NotManaged, reason)));
         }
         if let Some(on) = trace.seen_on {
             let served = self.downloads.serves(on)?;
-            return Some(served.map_err(|why| Lack::of(Cause::NoQueue, why)));
+            return Some(served.map_err(|reason| Lack::of(Cause::NoQueue, reason)));
         }
         let is_unseen = tracked.is_unseen() || device.is_some_and(|device| device.is_loopback);
         is_unseen.then(|| Err(self.why_unmanaged(flow)))
@@ -286,8 +286,8 @@ impl<'a> Overview<'a> {
 
     /// By which link.
     pub fn ordered_by(&self, tracked: &Tracked) -> Option<(&str, &Order)> {
-        let gives_way = tracked.class > Class::Standard && tracked.judged.verdict.limits.down.is_none();
-        let order = gives_way.then(|| self.downloads.orders(tracked.flow.ifindex)).flatten();
+        let yields = tracked.class > Class::Standard && tracked.judged.verdict.limits.down.is_none();
+        let order = yields.then(|| self.downloads.orders(tracked.flow.ifindex)).flatten();
         order.filter(|_| !self.links.spares(tracked.flow.ifindex, tracked.flow.remote.ip()))
     }
 

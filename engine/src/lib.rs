@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What giveway decides.
 //!
-//! In: observations of the kernel, of the neighbours and of the configuration, each with the time at which
+//! In: observations of the kernel, of the peers and of the configuration, each with the time at which
 //! it was made. Out: actions, and a status that explains them. Never: a clock, a socket, a file, an
 //! environment variable, `unsafe`. That is what lets many devices be simulated in virtual time.
 //!
@@ -23,11 +23,13 @@ pub mod model;
 pub mod network;
 pub mod peers;
 pub mod priority;
+mod quantity;
 pub mod queue;
 pub mod rate;
 pub mod record;
 pub mod share;
 pub mod sockets;
 pub mod status;
+pub mod time;
 pub mod trial;
 mod turns;

@@ -26,7 +26,7 @@ use crate::enforcement::deadlines::PastDeadlines;
 use crate::enforcement::elsewhere::AllElsewhere;
 use crate::enforcement::shortfalls::Shortfalls;
 use crate::model::Interface;
-use crate::peers::{Keyring, Neighbourhood, PaceConfig};
+use crate::peers::{Keyring, PaceConfig, PeerGroup};
 use crate::queue::Backends;
 use crate::queue::links::Links;
 use crate::queue::traffic::Refusal;
@@ -41,7 +41,7 @@ mod queries;
 mod routes;
 mod view;
 
-/// Between two decisions that neighbours or events of sockets cause: whatever they report, and however many connections a user
+/// Between two decisions that peers or events of sockets cause: whatever they report, and however many connections a user
 /// opens and closes, this bounds what they cost.
 const DECISION_GAP: Duration = Duration::from_millis(10);
 
@@ -72,7 +72,7 @@ pub struct Network {
     limiter: Limiter,
     background: Background,
     nice: Niceness,
-    neighbourhood: Neighbourhood,
+    peer_group: PeerGroup,
     /// Whether there is a key.
     cooperates: bool,
     links: Links,
@@ -86,7 +86,7 @@ pub struct Network {
     /// When everything was last decided upon, and whether the devices that send have changed since.
     decided: Duration,
     undecided: bool,
-    /// Why nothing is in force for a while.
+    /// Why nothing is active for a while.
     paused: Option<String>,
     dry_run: bool,
     changes: Changes,
@@ -113,7 +113,7 @@ impl Network {
             background: Background::new(setup.background),
             nice: Niceness::new(config.classes.cpu_and_disk, setup.backends.dry_run),
             cooperates: setup.keys.is_some(),
-            neighbourhood: Neighbourhood::new(now, &mut rng, setup.keys, PaceConfig::new(&config.group)),
+            peer_group: PeerGroup::new(now, &mut rng, setup.keys, PaceConfig::new(&config.group)),
             downloads: Downlink::new(Way::Received, setup.backends.dry_run),
             uploads: Downlink::new(Way::Sent, setup.backends.dry_run),
             links: Links::new(config, setup.backends),
@@ -138,7 +138,7 @@ impl Network {
             .recording
             .as_mut()
             .map_or(random, |recording| recording.refreshed(slept));
-        self.neighbourhood.refresh(random, slept);
+        self.peer_group.refresh(random, slept);
     }
 
     /// Takes in one observation and returns what follows from it.
@@ -147,11 +147,11 @@ impl Network {
         if let Some(recording) = &mut self.recording {
             recording.input(now, &input);
         }
-        let is_pass = matches!(input, Input::Pass { .. });
+        let is_poll = matches!(input, Input::Poll { .. });
         let decides = decides_at_once(&input);
         self.route(now, input);
         if decides || (self.undecided && now.saturating_sub(self.decided) >= DECISION_GAP) {
-            self.decide(now, is_pass);
+            self.decide(now, is_poll);
         }
         #[cfg(feature = "corpus")]
         if let Some(recording) = &mut self.recording {
@@ -166,11 +166,11 @@ impl Network {
         match input {
             // The link whose air is shared, and everything at once.
             Input::Interface(interface) => self.follow_interface(now, interface),
-            Input::Pause(why) => self.pause(now, why),
+            Input::Pause(reason) => self.pause(now, reason),
             Input::Tick => self.tick(now),
 
             // Sockets: known, owned, judged, then enforced and limited.
-            Input::Pass {
+            Input::Poll {
                 flows,
                 complete,
                 queues,
@@ -191,7 +191,7 @@ impl Network {
             Input::Class(class::Input::Active(active)) => self.classes.set_active(active),
             Input::Class(class::Input::Rules(rules)) => self.set_rules(now, rules),
             Input::Class(class::Input::CommandLimits(limits)) => self.set_command_limits(now, limits),
-            Input::Class(class::Input::ByHand { all, why }) => self.set_by_hand(now, all, &why),
+            Input::Class(class::Input::ByHand { all, reason }) => self.set_by_hand(now, all, &reason),
             Input::Class(class::Input::Chosen { process, choice }) => self.follow_choice(now, process, choice),
             Input::Class(class::Input::ReadAgain) => self.processes.read_again(),
             Input::Class(class::Input::Devices(devices)) => self.follow_devices(now, devices),
@@ -214,7 +214,7 @@ impl Network {
             }
             Input::Downlink(downlink::Input::Arrived(arrived)) => self.balance(now, &arrived),
             Input::Downlink(downlink::Input::Outcome { way, outcome }) => self.conclude_detour(now, way, outcome),
-            Input::Downlink(downlink::Input::Lost { way, why }) => self.lose_detour(now, way, why),
+            Input::Downlink(downlink::Input::Lost { way, reason }) => self.lose_detour(now, way, reason),
 
             // What is asked for and not enforced.
             Input::Enforcement(enforcement::Input::Traced(traced)) => self.note_traced(now, &traced),
@@ -223,7 +223,7 @@ impl Network {
             // Other devices of the group.
             Input::Peers(peers::Input::Keys(keys)) => self.set_keys(keys),
             Input::Peers(peers::Input::Datagram { from, bytes }) => self.hear(now, from, bytes),
-            Input::Peers(peers::Input::Filtered(filtered)) => self.neighbourhood.filtered(now, filtered),
+            Input::Peers(peers::Input::Filtered(filtered)) => self.peer_group.filtered(now, filtered),
         }
     }
 
@@ -232,7 +232,7 @@ impl Network {
         let decision = self.undecided.then(|| self.decided + DECISION_GAP);
         let deadlines = [
             decision,
-            self.neighbourhood.next_deadline(),
+            self.peer_group.next_deadline(),
             self.links.next_try(),
             self.downloads.next_try(),
             self.uploads.next_try(),
@@ -240,17 +240,17 @@ impl Network {
         deadlines.into_iter().flatten().min()
     }
 
-    /// The last report to the neighbours: this device leaves. Worth sending more than once.
+    /// The last report to the peers: this device leaves. Worth sending more than once.
     pub fn farewell(&mut self, now: Duration) -> Option<Vec<u8>> {
-        self.neighbourhood.farewell(now)
+        self.peer_group.farewell(now)
     }
 }
 
-/// After which of them everything is decided anew at once. What happens to sockets, and what changes among the neighbours, is
+/// After which of them everything is decided anew at once. What happens to sockets, and what changes among the peers, is
 /// followed at most once in [`DECISION_GAP`]. No other input costs a decision: neither what becomes of giveway's own actions, nor
-/// what a user asks for, nor what anyone on the link sends; what follows from those waits for the next pass.
+/// what a user asks for, nor what anyone on the link sends; what follows from those waits for the next poll.
 fn decides_at_once(input: &Input<'_>) -> bool {
-    matches!(input, Input::Interface(_) | Input::Pass { .. } | Input::Pause(_))
+    matches!(input, Input::Interface(_) | Input::Poll { .. } | Input::Pause(_))
 }
 
 #[cfg(test)]

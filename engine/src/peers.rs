@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The neighbour protocol: what devices on one access point tell each other.
+//! The peer protocol: what devices on one access point tell each other.
 //!
-//! In: datagrams from anyone, what this device sends, the time. Out: datagrams to send, the neighbours
-//! that are believed and what they said last, and a count of everything refused. Layers, from the bytes up:
-//! [`codec`] (a report as bytes), [`seal`] (who may read and write them), [`session`] (who is believed),
-//! [`pace`] (when to report). Never: a socket, a clock, a panic on what a neighbour sends.
+//! In: datagrams from anyone, what this device sends, the time. Out: datagrams to send, the peers
+//! that are authenticated and what they said last, and a count of everything refused. Layers, from the bytes up:
+//! [`codec`] (a report as bytes), [`seal`] (who may read and write them), [`session`] (who is authenticated),
+//! [`pace`] (when to report). Never: a socket, a clock, a panic on what a peer sends.
 //! `docs/protocol.md` is the specification.
 
 pub mod codec;
@@ -30,7 +30,7 @@ pub const MIN_DATAGRAM_BYTES: usize = seal::OVERHEAD_BYTES + codec::MIN_BYTES;
 /// How long an older version on the link stays worth a line: the longest interval between two reports.
 const OLDER_SHOWN: Duration = Duration::from_millis(*codec::INTERVAL_RANGE_MS.end() as u64);
 
-/// A sleep of this length is as long as a challenge may be believed to be recent.
+/// A sleep of this length is as long as a challenge may be authenticated to be recent.
 const LONG_SLEEP: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -73,7 +73,7 @@ pub enum DatagramRefusal {
     #[error("a report that a newer one overtook")]
     Stale,
     #[error("its session has not yet shown that it hears this device")]
-    Unbelieved,
+    Unauthenticated,
 }
 
 /// Every datagram is counted once among those received or refused, under one name.
@@ -91,7 +91,7 @@ pub struct Counters {
     pub forged: u64,
     pub replayed: u64,
     pub stale: u64,
-    pub unbelieved: u64,
+    pub unauthenticated: u64,
     #[serde(default)]
     pub older_version: u64,
     pub future_version: u64,
@@ -100,9 +100,9 @@ pub struct Counters {
     pub off_link: u64,
     /// Directly, whether they are still there.
     pub asked: u64,
-    /// Neighbours that fell silent.
+    /// Peers that fell silent.
     pub expired: u64,
-    /// Neighbours and strangers forgotten for want of room.
+    /// Peers and strangers forgotten for want of room.
     pub evicted: u64,
 }
 
@@ -122,7 +122,7 @@ impl Counters {
             Err(DatagramRefusal::Forged) => &mut self.forged,
             Err(DatagramRefusal::Replayed) => &mut self.replayed,
             Err(DatagramRefusal::Stale) => &mut self.stale,
-            Err(DatagramRefusal::Unbelieved) => &mut self.unbelieved,
+            Err(DatagramRefusal::Unauthenticated) => &mut self.unauthenticated,
             Err(DatagramRefusal::OlderVersion(_)) => &mut self.older_version,
             Err(DatagramRefusal::FutureVersion(_)) => &mut self.future_version,
         };
@@ -139,7 +139,7 @@ impl Counters {
             + self.forged
             + self.replayed
             + self.stale
-            + self.unbelieved
+            + self.unauthenticated
             + self.older_version
             + self.future_version
             + self.off_link
@@ -160,15 +160,15 @@ pub struct Filtered {
 /// What a report that was taken in changed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Heard {
-    /// Its session is believed from now on.
+    /// Its session is authenticated from now on.
     Joined,
-    /// A neighbour that had nothing to send sends.
+    /// A peer that had nothing to send sends.
     Started,
-    /// A neighbour has nothing more to send.
+    /// A peer has nothing more to send.
     Stopped,
     /// The same as before, with newer numbers.
     Updated,
-    /// The neighbour said goodbye.
+    /// The peer said goodbye.
     Left,
 }
 
@@ -185,20 +185,20 @@ pub struct Outgoing {
 pub struct Peer<'a> {
     pub address: IpAddr,
     pub session: u64,
-    pub believed: bool,
+    pub authenticated: bool,
     /// Since its last report.
     pub age: Duration,
     /// Between its reports, as it says.
     pub interval: Duration,
-    /// Empty unless believed.
+    /// Empty unless authenticated.
     pub senders: &'a [Sender],
 }
 
 /// One device's end of the protocol. Deliberately not `Clone`: a copy would take part as the same session.
 ///
-/// `now` is the time since any fixed origin. If it jumps forwards, neighbours fall silent and come back; if it
+/// `now` is the time since any fixed origin. If it jumps forwards, peers fall silent and come back; if it
 /// jumps backwards, no time passed.
-pub struct Neighbourhood {
+pub struct PeerGroup {
     rng: ChaCha20Rng,
     keyring: Option<Keyring>,
     sessions: Sessions,
@@ -210,7 +210,7 @@ pub struct Neighbourhood {
     clock: Clock,
 }
 
-impl Neighbourhood {
+impl PeerGroup {
     /// Without a key the device neither speaks nor listens.
     pub fn new(now: Duration, rng: &mut impl CryptoRng, keyring: Option<Keyring>, config: PaceConfig) -> Self {
         let mut rng = ChaCha20Rng::from_rng(rng);
@@ -298,7 +298,7 @@ impl Neighbourhood {
         }
         self.renew_challenge(now);
         let heard = self.sessions.hear(now, from, report, &mut self.rng);
-        if self.sessions.owes_echoes() {
+        if self.sessions.owes_responses() {
             self.pace.hurry(now);
         }
         heard
@@ -309,7 +309,7 @@ impl Neighbourhood {
         self.sessions.renew_challenge(now, idle, &mut self.rng);
     }
 
-    /// Forgets the neighbours that were silent for six of their intervals; returns the addresses of those that were believed.
+    /// Forgets the peers that were silent for six of their intervals; returns the addresses of those that were authenticated.
     pub fn expire(&mut self, now: Duration) -> Vec<IpAddr> {
         let now = self.clock.advance(now);
         let gone = self.sessions.expire(now, &mut self.rng);
@@ -377,7 +377,7 @@ impl Neighbourhood {
         self.pace.interval(self.group_if(sending), sending)
     }
 
-    /// A connection of this device began to send: its neighbours learn it at once.
+    /// A connection of this device began to send: its peers learn it at once.
     pub fn sender_started(&mut self, now: Duration) {
         let now = self.clock.advance(now);
         self.pace.started_sending(now, self.group_if(true), &mut self.rng);
@@ -395,21 +395,21 @@ impl Neighbourhood {
         self.pace.stopped_sending(now, self.group(), &mut self.rng);
     }
 
-    /// Everyone heard, believed or not.
+    /// Everyone heard, authenticated or not.
     pub fn peers(&self) -> impl Iterator<Item = Peer<'_>> {
         self.sessions.known().map(|session| Peer {
             address: session.address,
             session: session.id,
-            believed: session.believed,
+            authenticated: session.authenticated,
             age: self.clock.now.saturating_sub(session.last_heard),
             interval: session.interval,
             senders: &session.senders,
         })
     }
 
-    /// Other devices that are believed and have connections to report.
+    /// Other devices that are authenticated and have connections to report.
     pub fn sending_devices(&self) -> usize {
-        self.sessions.believed().filter(|s| !s.senders.is_empty()).count()
+        self.sessions.authenticated().filter(|s| !s.senders.is_empty()).count()
     }
 
     pub fn counters(&self) -> Counters {
@@ -424,7 +424,7 @@ impl Neighbourhood {
         self.sessions.own()
     }
 
-    /// The interval in force between this device's reports.
+    /// The interval active between this device's reports.
     pub fn interval(&self) -> Duration {
         self.pace.interval(self.group(), self.pace.sending())
     }
@@ -439,7 +439,7 @@ impl Neighbourhood {
     }
 
     fn group_if(&self, sending: bool) -> Group {
-        let all = self.sessions.believed().count() + 1;
+        let all = self.sessions.authenticated().count() + 1;
         let sending = self.sending_devices() + usize::from(sending);
         Group {
             sending,

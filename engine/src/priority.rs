@@ -25,8 +25,8 @@ mod budget;
 pub(crate) mod call;
 mod chain;
 mod configured;
+mod donation;
 mod grant;
-mod lending;
 mod matched;
 mod napi;
 mod pause;
@@ -45,8 +45,8 @@ use call::Call;
 use chain::Chains;
 pub use chain::{ChainLimits, HandlerSample, JUDGED_EVERY, Service, THREADS_KEPT};
 pub use configured::Names;
+pub use donation::{DonatedTime, Donor, Recipient};
 pub use grant::{Grant, Grants};
-pub use lending::{Borrower, Lender, LentTime};
 use matched::MatchedProcess;
 use napi::Napi;
 pub use napi::RefusedThread;
@@ -129,14 +129,14 @@ pub enum Input {
         id: ProcessId,
         outcome: Result<GrantedTasks, String>,
     },
-    /// [`Action::Grant`] failed for want of what passes: when it is found the next time, it is judged as if it were new.
-    NotGiven { id: ProcessId, why: String },
+    /// [`Action::Grant`] failed for want of what polls: when it is found the next time, it is judged as if it were new.
+    NotGiven { id: ProcessId, reason: String },
     /// It ended before it could be told whether it has it.
     EndedBefore { id: ProcessId },
     /// Of all that [`Priority::granted`] names, some times within a window; and of all NAPI threads together.
     Usage { processes: Vec<Usage>, napi: Duration },
     /// Told before the CPU time or the end of whom it is about.
-    Lent(LentTime),
+    Donated(DonatedTime),
     /// The longest wait of a thread of the starvation detector, and on which CPU.
     Starvation { cpu: u32, waited: Duration },
     /// The threads that take packets in are these now.
@@ -298,10 +298,10 @@ impl Priority {
             Input::TaskAdded { id, tid } => self.add_task(now, id, tid),
             Input::Exited { id, cpu } => self.forget(now, id, cpu),
             Input::Outcome { id, outcome } => self.conclude(id, outcome),
-            Input::NotGiven { id, why } => self.put_off(id, why),
+            Input::NotGiven { id, reason } => self.put_off(id, reason),
             Input::EndedBefore { id } => self.ended_before(id),
             Input::Usage { processes, napi } => self.account(now, processes, napi),
-            Input::Lent(lent) => self.lend(now, lent),
+            Input::Donated(donated) => self.donate(now, donated),
             Input::Starvation { cpu, waited } => self.watch_starvation(now, cpu, waited),
             Input::NapiThreads { threads, priority } => self.napi.found(now, threads, priority, &mut self.actions),
             Input::NapiRaised { cpu, refused } => self.napi.conclude(cpu, refused, &mut self.actions),
@@ -375,7 +375,7 @@ impl Priority {
     /// A rule stands above a chain: the administrator has chosen this process's priority, and what a stranger sends does not
     /// change it.
     fn request(&mut self, now: Duration, tid: u32, pid: u32, service: Service) {
-        // Reported before its chain was barred.
+        // Reported before its chain was suspended.
         if self.paused.is_some() {
             return;
         }

@@ -40,14 +40,14 @@ const WHOLE_BURSTS_BYTES_PER_S: u64 = 65_536_000;
 /// Preamble, frame check sequence and gap of a packet on a wired Ethernet.
 const ETHERNET_OVERHEAD_BYTES: u32 = 24;
 /// Of the rate; so much a foreground at full rate loses to starving background.
-const TRICKLE_SHARE: u64 = 200;
-const MOST_TRICKLE_BYTES_PER_S: u64 = 12_500;
+const BACKGROUND_MIN_SHARE: u64 = 200;
+const MOST_BACKGROUND_MIN_BYTES_PER_S: u64 = 12_500;
 /// Where no rate is known.
-const BLIND_TRICKLE_BYTES_PER_S: u64 = 1_250;
+const BLIND_BACKGROUND_MIN_BYTES_PER_S: u64 = 1_250;
 /// Of IPv4 and TCP with timestamps, and of these the timestamps, which TCP_MAXSEG counts as payload.
 const IP_HEADERS_BYTES: u32 = 52;
 const TCP_OPTIONS_BYTES: u32 = 12;
-/// A rate that is found is written where it differs by so much from what is in force.
+/// A rate that is found is written where it differs by so much from what is active.
 const LEAST_CHANGE: f64 = 0.01;
 /// Nobody waits that long in a queue, whatever was measured.
 const LONGEST_BELOW_MS: u32 = 60_000;
@@ -58,7 +58,7 @@ const BELOW_STEP: u32 = 4;
 const A_DELAY_S: f64 = 0.05;
 /// Below it a router on the way may have an MTU problem of its own (RFC 791: 576 bytes in all).
 const LEAST_PAYLOAD: f64 = 524.0;
-/// Queues that only order and drop: they can be put back as they were. The others shape, emulate or hold queues of
+/// Queues that only order and drop: they can be restored as they were. The others shape, emulate or hold queues of
 /// their own, which an administrator meant them to.
 const REPLACEABLE: [&str; 12] = [
     "noqueue",
@@ -78,7 +78,7 @@ const REPLACEABLE: [&str; 12] = [
 /// What this kernel has; the reason where it has it not.
 #[derive(Clone, Debug)]
 pub struct Backends {
-    pub qdisc: Result<(), String>,
+    pub bpf: Result<(), String>,
     pub htb: Result<(), String>,
     /// Packets can be marked where neither serves.
     pub marks: Result<(), String>,
@@ -89,11 +89,11 @@ pub struct Backends {
 impl Backends {
     /// A device that changes no queue.
     pub fn none() -> Self {
-        let why = || Err("not looked for".to_owned());
+        let reason = || Err("not looked for".to_owned());
         Self {
-            qdisc: why(),
-            htb: why(),
-            marks: why(),
+            bpf: reason(),
+            htb: reason(),
+            marks: reason(),
             dry_run: false,
         }
     }
@@ -139,7 +139,7 @@ pub struct RootQdisc {
     pub kind: String,
     /// 0: the kernel put it there.
     pub handle: u32,
-    /// Why it could not be put back as it is: filters, a size table, children of its own.
+    /// Why it could not be restored as it is: filters, a size table, children of its own.
     pub entangled: Option<String>,
     /// giveway put it there.
     pub ours: bool,
@@ -148,7 +148,7 @@ pub struct RootQdisc {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    Qdisc,
+    Bpf,
     Htb,
     /// Whatever is there: packets are only marked by class.
     None,
@@ -202,7 +202,7 @@ pub struct Tuning {
     /// Of what is promised, for each user; None: equal shares.
     #[serde(default)]
     pub user_percent: Option<u32>,
-    pub trickle_bytes_per_s: u64,
+    pub background_min_bytes_per_s: u64,
     /// What background connects with, as TCP_MAXSEG has it; None: as long ones as others.
     #[serde(default)]
     pub short_mss: Option<u32>,
@@ -210,7 +210,7 @@ pub struct Tuning {
     pub sojourn_interval_us: u32,
     pub admission: bool,
     pub drop_late: bool,
-    pub gate: bool,
+    pub cpu_gate: bool,
     #[serde(default)]
     pub call_marks: bool,
     #[serde(default)]
@@ -277,7 +277,7 @@ impl BackgroundFlow {
 pub enum QueueRequest {
     /// Put this up in place of ours, or (None) take ours down.
     Set(Option<Plan>),
-    /// Change the numbers that our queue goes by; nothing is put up or taken down.
+    /// Change the numbers that our queue goes by; nothing is installed or taken down.
     Tune(Tuning),
 }
 
@@ -298,10 +298,10 @@ pub struct Queue {
     leaves: bool,
     /// Why ours is to go for a while.
     paused: Option<String>,
-    /// What is in force: a queue, or marks alone.
+    /// What is active: a queue, or marks alone.
     plan: Option<Plan>,
     asked: Option<Option<Plan>>,
-    /// Could not be put up on this link, and why. They are tried again together, when nothing is in force.
+    /// Could not be installed on this link, and why. They are tried again together, when nothing is active.
     failed: Vec<(Backend, String)>,
     again: BackOff,
     /// With another tool, for the root.
@@ -311,25 +311,25 @@ pub struct Queue {
     view: QueueView,
 }
 
-/// What is in force, for `status`.
+/// What is active, for `status`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct QueueView {
     /// None: whatever was there serves.
-    pub in_force: Option<Plan>,
+    pub installed: Option<Plan>,
     /// What is written to packets, whatever serves them.
     #[serde(default)]
     pub marks: LinkMarks,
-    pub why: String,
-    /// It is put up as soon as there is anything to hold.
+    pub reason: String,
+    /// It is installed as soon as there is anything to hold.
     #[serde(default)]
     pub waits: bool,
     /// Where the rate is found from what is sent.
     #[serde(default)]
-    pub measured: Option<MeasuredView>,
-    /// As of the latest pass; None before a queue was first put up.
+    pub estimate: Option<MeasuredView>,
+    /// As of the latest poll; None before a queue was first put up.
     #[serde(default)]
     pub counters: Option<QueueCounters>,
-    /// CLOCK_MONOTONIC, of that pass.
+    /// CLOCK_MONOTONIC, of that poll.
     #[serde(default)]
     pub counted_t_ns: u64,
 }
@@ -338,7 +338,7 @@ impl QueueView {
     /// Where no link is managed.
     pub fn of_no_link() -> Self {
         Self {
-            why: "no interface is managed".to_owned(),
+            reason: "no interface is managed".to_owned(),
             ..Self::default()
         }
     }
@@ -365,7 +365,7 @@ impl Queue {
             contest: Contest::default(),
             without_us: String::new(),
             view: QueueView {
-                why: "it was not looked at yet".to_owned(),
+                reason: "it was not looked at yet".to_owned(),
                 ..QueueView::default()
             },
         }
@@ -382,8 +382,8 @@ impl Queue {
     }
 
     /// Packets have come that want an order, and so many wait in what would be replaced. Returns what to ask for.
-    pub fn demand(&mut self, now: Duration, waiting_packets: u32) -> Option<QueueRequest> {
-        if self.demand.is_put_off(now, waiting_packets) {
+    pub fn demand(&mut self, now: Duration, backlog_packets: u32) -> Option<QueueRequest> {
+        if self.demand.is_put_off(now, backlog_packets) {
             return None;
         }
         self.demand.begins(now);
@@ -404,7 +404,7 @@ impl Queue {
 
     /// Its rate is found from what is sent.
     pub fn is_measured(&self) -> bool {
-        self.rate.mbit == Some(RateMbit::Found) && self.standing().is_some()
+        self.rate.mbit == Some(RateMbit::Estimated) && self.standing().is_some()
     }
 
     /// Takes in what the sockets that send by this link show. Returns what to ask for.
@@ -484,8 +484,8 @@ impl Queue {
     }
 
     /// Nothing of ours is there for this reason, until there is none. Returns what to ask for.
-    pub fn pause(&mut self, why: Option<&String>) -> Option<QueueRequest> {
-        self.paused = why.cloned();
+    pub fn pause(&mut self, reason: Option<&String>) -> Option<QueueRequest> {
+        self.paused = reason.cloned();
         self.ask()
     }
 
@@ -497,7 +497,7 @@ impl Queue {
     /// The device is gone, and took its queue along. Returns the change that this is.
     pub fn vanish(&mut self) -> Option<Change> {
         let uplink = self.uplink.as_ref()?;
-        self.view.why = format!("{} is gone", uplink.name);
+        self.view.reason = format!("{} is gone", uplink.name);
         let change = self.change(None, true);
         self.plan.take().and(change).map(|change| Change {
             new: "gone with the link".into(),
@@ -539,8 +539,8 @@ impl Queue {
             return (None, None);
         };
         if let (Err(error), Some(plan)) = (&outcome, &asked) {
-            self.view.why = format!("{} could not be put up: {error}", plan.shown());
-            self.failed.push((plan.backend, self.view.why.clone()));
+            self.view.reason = format!("{} could not be installed: {error}", plan.shown());
+            self.failed.push((plan.backend, self.view.reason.clone()));
             let change = match self.plan.is_some() {
                 true => self.change(None, true),
                 false => self.change(asked, false),
@@ -555,7 +555,7 @@ impl Queue {
             return (change, next);
         }
         if let Err(error) = outcome {
-            self.view.why = error;
+            self.view.reason = error;
         }
         let change = match is_tuning(self.plan.as_ref(), asked.as_ref()) {
             true => None,
@@ -569,20 +569,20 @@ impl Queue {
         let marks = |plan: &Plan| plan.tuning.marks.clone();
         QueueView {
             waits: self.is_without(),
-            why: self.again.shown(now, &self.view.why),
-            in_force: self.standing().cloned(),
+            reason: self.again.shown(now, &self.view.reason),
+            installed: self.standing().cloned(),
             marks: self.marking().map(marks).unwrap_or_default(),
-            measured: (self.rate.mbit == Some(RateMbit::Found)).then(|| self.measured.view()),
+            estimate: (self.rate.mbit == Some(RateMbit::Estimated)).then(|| self.measured.view()),
             ..self.view.clone()
         }
     }
 
     fn ask(&mut self) -> Option<QueueRequest> {
-        let (wanted, why) = match self.choose(self.uplink.as_ref()?) {
-            Ok((plan, why)) => (Some(plan), why),
-            Err(why) => (None, why),
+        let (wanted, reason) = match self.choose(self.uplink.as_ref()?) {
+            Ok((plan, reason)) => (Some(plan), reason),
+            Err(reason) => (None, reason),
         };
-        self.view.why = why;
+        self.view.reason = reason;
         if wanted == self.plan {
             return None;
         }
@@ -607,7 +607,7 @@ impl Queue {
         }
     }
 
-    /// A queue of ours that is in force.
+    /// A queue of ours that is active.
     fn standing(&self) -> Option<&Plan> {
         let is_queue = |plan: &&Plan| plan.backend != Backend::None;
         self.plan.as_ref().filter(is_queue)
@@ -627,8 +627,8 @@ impl Queue {
         if self.leaves {
             return Err(format!("{} is no longer managed", uplink.name));
         }
-        if let Some(why) = &self.paused {
-            return Err(why.clone());
+        if let Some(reason) = &self.paused {
+            return Err(reason.clone());
         }
         self.choose_queue(uplink)
             .or_else(|no_queue| self.choose_marks(uplink, no_queue))
@@ -657,15 +657,15 @@ impl Queue {
         }
         may_replace(&uplink.name, &uplink.root)?;
         let rate = self.rate(uplink);
-        let (backend, why) = self.backend(uplink, rate)?;
-        Ok((self.plan(uplink, backend, rate), why))
+        let (backend, reason) = self.backend(uplink, rate)?;
+        Ok((self.plan(uplink, backend, rate), reason))
     }
 
     fn rate(&self, uplink: &Uplink) -> Option<(f64, RateSource)> {
         let device = || uplink.speed_mbit.map(|mbit| (f64::from(mbit), RateSource::Device));
         match self.rate.mbit {
             Some(RateMbit::Fixed(mbit)) => Some((mbit, RateSource::Configuration)),
-            Some(RateMbit::Found) => {
+            Some(RateMbit::Estimated) => {
                 let paced = self.measured.paced_bytes_per_s();
                 paced.map(|rate| (rate / 125_000.0, RateSource::Measured))
             }
@@ -678,20 +678,23 @@ impl Queue {
         let name = &uplink.name;
         let known = match rate {
             Some((mbit, RateSource::Configuration)) => {
-                format!("{name} carries {mbit} Mbit/s, by rate_mbit in {}", self.rate.said_in)
+                format!(
+                    "{name} carries {mbit} Mbit/s, by rate_mbit in {}",
+                    self.rate.configured_in
+                )
             }
             Some((mbit, RateSource::Device)) => format!("{name} carries {mbit} Mbit/s, as the device says"),
             Some((_, RateSource::Measured)) => format!(
                 "{name} is paced by what its connections deliver, by rate_mbit = \"auto\" in {}",
-                self.rate.said_in
+                self.rate.configured_in
             ),
-            None if self.rate.mbit == Some(RateMbit::Found) => {
+            None if self.rate.mbit == Some(RateMbit::Estimated) => {
                 format!(
                     "the rate of {name} is found as soon as connections fill it, by rate_mbit = \"auto\" in {}",
-                    self.rate.said_in
+                    self.rate.configured_in
                 )
             }
-            None => format!("{name} has no known rate (rate_mbit in {})", self.rate.said_in),
+            None => format!("{name} has no known rate (rate_mbit in {})", self.rate.configured_in),
         };
         let unknown = if rate.is_none() {
             ": nothing is paced and no deadline promised"
@@ -700,18 +703,18 @@ impl Queue {
         };
         let qdisc = || match self.rate.spares_local {
             true => Err("local = \"unlimited\" needs htb".to_owned()),
-            false => self.usable(Backend::Qdisc, &self.backends.qdisc),
+            false => self.usable(Backend::Bpf, &self.backends.bpf),
         };
         let htb = || match rate {
-            _ if self.rate.mbit == Some(RateMbit::Found) => Err(format!(
+            _ if self.rate.mbit == Some(RateMbit::Estimated) => Err(format!(
                 "rate_mbit = \"auto\" in {} needs the BPF qdisc, and htb cannot order without a rate: give {name} a number",
-                self.rate.said_in
+                self.rate.configured_in
             )),
             None => Err(format!("htb cannot order without a rate, and {known}")),
             Some(_) => self.usable(Backend::Htb, &self.backends.htb),
         };
         match self.queue.backend {
-            BackendName::Qdisc => Ok((qdisc()?, format!("backend = \"qdisc\"; {known}{unknown}"))),
+            BackendName::Bpf => Ok((qdisc()?, format!("backend = \"bpf\"; {known}{unknown}"))),
             BackendName::Htb => Ok((htb()?, format!("backend = \"htb\"; {known}"))),
             BackendName::Auto | BackendName::None => {
                 if let Some((_, RateSource::Device)) = rate
@@ -729,8 +732,8 @@ impl Queue {
                     )),
                     Ok(backend) => Ok((backend, format!("{known}{unknown}"))),
                     Err(no_qdisc) => match htb() {
-                        Ok(backend) => Ok((backend, format!("{known}; no BPF qdisc: {no_qdisc}"))),
-                        Err(no_htb) => Err(format!("no BPF qdisc: {no_qdisc}; {no_htb}")),
+                        Ok(backend) => Ok((backend, format!("{known}; no BPF bpf: {no_qdisc}"))),
+                        Err(no_htb) => Err(format!("no BPF bpf: {no_qdisc}; {no_htb}")),
                     },
                 }
             }
@@ -743,18 +746,18 @@ impl Queue {
         self.queue.backend == BackendName::Auto
             && self.rate(uplink).is_none()
             && !self.rate.spares_local
-            && self.rate.mbit != Some(RateMbit::Found)
+            && self.rate.mbit != Some(RateMbit::Estimated)
             && self.demand.is_over()
             && self.contest.hindrance(&uplink.name, &uplink.root).is_none()
             && may_replace(&uplink.name, &uplink.root).is_ok()
-            && is_usable(Backend::Qdisc, &self.backends.qdisc)
+            && is_usable(Backend::Bpf, &self.backends.bpf)
             && is_usable(Backend::None, &self.backends.marks)
     }
 
     fn usable(&self, backend: Backend, kernel: &Result<(), String>) -> Result<Backend, String> {
         kernel.clone()?;
         let failed = self.failed.iter().find(|(failed, _)| *failed == backend);
-        failed.map_or(Ok(backend), |(_, why)| Err(why.clone()))
+        failed.map_or(Ok(backend), |(_, reason)| Err(reason.clone()))
     }
 
     // Long: a field of the plan each.
@@ -769,7 +772,7 @@ impl Queue {
         let packet_us = rate_bytes_per_s.map_or(0, |rate| {
             u64::from(max_packet_bytes + overhead_bytes) * 1_000_000 / rate
         });
-        let is_found = self.rate.mbit == Some(RateMbit::Found);
+        let is_found = self.rate.mbit == Some(RateMbit::Estimated);
         let patience_us = if is_found {
             self.measured.patience().as_micros() as u64
         } else {
@@ -794,7 +797,7 @@ impl Queue {
             guard_us: self.queue.guard_us.unwrap_or(100),
             path_budget_us: self.queue.path_budget_us,
             user_percent: self.queue.user_percent,
-            trickle_bytes_per_s: self.trickle_bytes_per_s(rate_bytes_per_s),
+            background_min_bytes_per_s: self.background_min_bytes_per_s(rate_bytes_per_s),
             short_mss: self
                 .short_mss(uplink, rate_bytes_per_s)
                 .filter(|_| backend != Backend::None),
@@ -803,7 +806,7 @@ impl Queue {
             admission,
             // Where nothing is promised a deadline is an order, which no packet is dropped for.
             drop_late: self.queue.drop_late && (admission || !is_found),
-            gate: self.queue.gate,
+            cpu_gate: self.queue.cpu_gate,
             call_marks: self.queue.call_marks,
             packet_rules: self.packet_rules.clone(),
             // htb takes the class of a packet from there.
@@ -825,7 +828,7 @@ impl Queue {
     /// that part is of what held (docs/link-rate.md).
     fn promise(&self, rate_bytes_per_s: Option<u64>) -> (bool, u32, u32) {
         let percent = self.queue.realtime_percent;
-        if self.rate.mbit != Some(RateMbit::Found) {
+        if self.rate.mbit != Some(RateMbit::Estimated) {
             return (self.queue.admission, percent, 0);
         }
         let found = self.measured.promise().zip(rate_bytes_per_s);
@@ -833,7 +836,7 @@ impl Queue {
             return (false, percent, 0);
         };
         let held = (promise.bytes_per_s / paced as f64).min(1.0);
-        // In steps, so that not each pass writes another one.
+        // In steps, so that not each poll writes another one.
         let of_paced = (f64::from(percent) * held) as u32 / PERCENT_STEP * PERCENT_STEP;
         let mut below_ms = 1;
         while below_ms < LONGEST_BELOW_MS && Duration::from_millis(below_ms.into()) < promise.below {
@@ -842,12 +845,12 @@ impl Queue {
         (true, of_paced.clamp(1, percent), 1_000 * below_ms)
     }
 
-    /// docs/queue.md, *The trickle*.
-    fn trickle_bytes_per_s(&self, rate_bytes_per_s: Option<u64>) -> u64 {
-        let of_rate = |rate: u64| (rate / TRICKLE_SHARE).min(MOST_TRICKLE_BYTES_PER_S);
-        match self.queue.trickle_kbit {
+    /// docs/queue.md, *The minimum rate*.
+    fn background_min_bytes_per_s(&self, rate_bytes_per_s: Option<u64>) -> u64 {
+        let of_rate = |rate: u64| (rate / BACKGROUND_MIN_SHARE).min(MOST_BACKGROUND_MIN_BYTES_PER_S);
+        match self.queue.background_min_kbit {
             Some(kbit) => u64::from(kbit) * 125,
-            None => rate_bytes_per_s.map_or(BLIND_TRICKLE_BYTES_PER_S, of_rate),
+            None => rate_bytes_per_s.map_or(BLIND_BACKGROUND_MIN_BYTES_PER_S, of_rate),
         }
     }
 
@@ -873,7 +876,7 @@ impl Queue {
             old: shown(&self.plan).into(),
             new: shown(&new).into(),
             rule: format!("{:?}", self.queue.backend).to_lowercase(),
-            why: self.view.why.clone(),
+            reason: self.view.reason.clone(),
             made,
         })
     }
@@ -889,7 +892,7 @@ impl Plan {
     /// In a few words.
     pub fn shown(&self) -> String {
         let backend = match self.backend {
-            Backend::Qdisc => "BPF qdisc",
+            Backend::Bpf => "BPF qdisc",
             Backend::Htb => "htb",
             Backend::None => return "marks only".to_owned(),
         };
@@ -922,7 +925,7 @@ fn is_fast(uplink: &Uplink) -> bool {
         .is_some_and(|mbit| f64::from(mbit) > FASTEST_AUTO_MBIT)
 }
 
-/// Whether what stands at the root of this link can be put back as it is.
+/// Whether what stands at the root of this link can be restored as it is.
 ///
 /// # Errors
 /// Why not.
@@ -933,7 +936,7 @@ pub fn may_replace(name: &str, root: &RootQdisc) -> Result<(), String> {
     let alone = "it is left alone (`tc qdisc del` it, or backend = \"none\" in [queue])";
     if !REPLACEABLE.contains(&root.kind.as_str()) {
         return Err(format!(
-            "{name} has the qdisc {}, which could not be put back as it is; {alone}",
+            "{name} has the qdisc {}, which could not be restored as it is; {alone}",
             root.kind
         ));
     }

@@ -15,7 +15,7 @@ use crate::queue::traffic::Refusal;
 
 /// Raised when a field changes its meaning or a kind goes; a new field or kind does not raise it. In version 1 the kinds
 /// `cap` and `queue` stood for `change`.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 1;
 
 /// `schema` in the header of every file.
 pub const SCHEMA: &str = "giveway.record";
@@ -54,7 +54,7 @@ impl Record {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum What {
-    /// One socket in one pass.
+    /// One socket in one poll.
     Flow(Box<Flow>),
     /// Something happened to a socket.
     Event {
@@ -68,8 +68,8 @@ pub enum What {
     Refusal(Refusal),
     /// The number of devices that send has changed, this one included.
     Senders { devices: u32, connections: u32 },
-    /// A neighbour is believed from now on, or is gone: it has left, or (`expired`) fell silent.
-    Neighbour {
+    /// A peer is authenticated from now on, or is gone: it has left, or (`expired`) fell silent.
+    Peer {
         address: IpAddr,
         present: bool,
         expired: bool,
@@ -95,7 +95,7 @@ mod tests {
             old: None::<u32>.into(),
             new: Some(43u32).into(),
             rule: "fixed".to_owned(),
-            why: "8 devices".to_owned(),
+            reason: "8 devices".to_owned(),
             made: true,
         };
         let record = Record::at(Duration::from_nanos(5), What::Change(Box::new(change)));
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn kinds_of_other_versions_are_passed_over() {
-        let line = r#"{"t_ns":5,"kind":"cap","cookie":7,"old":null,"new":43,"rule":"fixed","why":"","made":true}"#;
+        let line = r#"{"t_ns":5,"kind":"cap","cookie":7,"old":null,"new":43,"rule":"fixed","reason":"","made":true}"#;
         assert_eq!(serde_json::from_str::<Record>(line).unwrap().what, What::Unknown);
     }
 }

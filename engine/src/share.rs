@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 use crate::change::{Setting, Value};
 use crate::config::{CapPolicyName, Config};
 use crate::model::{Class, Cookie};
-use crate::peers::Neighbourhood;
+use crate::peers::PeerGroup;
 use crate::queue::traffic::QueueCounters;
 
+mod estimated;
 mod fixed;
-mod found;
 pub mod limiter;
 
 /// No cap is ever below this many segments: enough for fast retransmit to work (three duplicate ACKs,
-/// RFC 5681 section 3.2), and the floor that no neighbour's word can push a device below.
+/// RFC 5681 section 3.2), and the floor that no peer's word can push a device below.
 pub const FLOOR_SEGMENTS: u32 = 4;
 
 /// IP and TCP headers with timestamps: what a segment on the link has beside its payload.
@@ -66,9 +66,9 @@ impl Limits {
 /// The managed link and the others on it.
 pub struct Link<'a> {
     pub sharing: Sharing,
-    /// What each of the neighbours reports of its senders.
-    pub neighbours: &'a Neighbourhood,
-    /// Of giveway's queue on the link, as of the latest pass; None without one.
+    /// What each of the peers reports of its senders.
+    pub peers: &'a PeerGroup,
+    /// Of giveway's queue on the link, as of the latest poll; None without one.
     pub queue: Option<&'a QueueCounters>,
 }
 
@@ -95,12 +95,12 @@ pub struct Member {
     pub is_repeating: bool,
 }
 
-/// A policy. One is in force at a time.
+/// A policy. One is active at a time.
 pub trait SharePolicy: Send {
     /// As `status` and `why` call it.
     fn name(&self) -> &'static str;
 
-    /// The limits of the members, in their order. Asked at every pass, and between two passes where
+    /// The limits of the members, in their order. Asked at every poll, and between two polls where
     /// this device or the number of others that send changes.
     fn allot(&mut self, now: Duration, link: &Link<'_>, members: &[Member]) -> Vec<Limits>;
 
@@ -117,7 +117,7 @@ pub trait SharePolicy: Send {
     }
 
     /// The same in numbers, of a capacity that is found.
-    fn found(&self, _: &Link<'_>) -> Option<FoundView> {
+    fn estimate(&self, _: &Link<'_>) -> Option<EstimateView> {
         None
     }
 
@@ -126,7 +126,7 @@ pub trait SharePolicy: Send {
         false
     }
 
-    /// What a connection of this device could use, in bytes a second, as neighbours are told; None: whatever it gets.
+    /// What a connection of this device could use, in bytes a second, as peers are told; None: whatever it gets.
     fn demand(&self) -> Option<f64> {
         None
     }
@@ -141,7 +141,7 @@ pub trait SharePolicy: Send {
     }
 
     /// Who has no limits any more has first grown back to what is theirs: their caps go at once.
-    fn lifts_at_once(&self) -> bool {
+    fn clears_at_once(&self) -> bool {
         false
     }
 }
@@ -149,12 +149,12 @@ pub trait SharePolicy: Send {
 /// The policy that a configuration asks for.
 pub fn from_config(config: &Config) -> Box<dyn SharePolicy> {
     match config.cap_policy() {
-        CapPolicyName::Found => {
-            let found = found::FoundCapacity::from_config(&config.cap);
+        CapPolicyName::Estimated => {
+            let estimated = estimated::EstimatedCapacity::from_config(&config.cap);
             match config.cap.policy {
-                CapPolicyName::Found => Box::new(found),
+                CapPolicyName::Estimated => Box::new(estimated),
                 // A key goes wherever its device does: among others' devices it is to change nothing.
-                _ => Box::new(found.only_beside_members()),
+                _ => Box::new(estimated.only_beside_members()),
             }
         }
         _ => Box::new(fixed::Fixed::from_config(&config.cap)),
@@ -163,13 +163,13 @@ pub fn from_config(config: &Config) -> Box<dyn SharePolicy> {
 
 /// The share of a capacity that is found, and what is done with it (docs/shares.md).
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct FoundView {
-    pub phase: FoundPhase,
+pub struct EstimateView {
+    pub phase: SharePhase,
     /// Of a connection that has its device's share to itself; None until something is known of it.
     pub share_bytes_per_s: Option<u64>,
     /// What its packets may wait.
     pub target_queueing_delay_us: u64,
-    /// None while limits are in force.
+    /// None while limits are active.
     pub limits_return_in_ms: Option<u64>,
     /// What the group moves with limits, of what unlimited TCP would move; None where that is not known.
     pub percent_of_unlimited: Option<f64>,
@@ -177,17 +177,19 @@ pub struct FoundView {
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum FoundPhase {
+pub enum SharePhase {
     /// No packet waits yet.
     Start,
     /// A queue has gone, and the share grows.
-    Search,
+    Probe,
     /// The queue is kept at its target.
-    Hold,
+    Steady,
     /// Half of the share is sent, until a queue has gone.
-    Empty,
-    /// Nothing is limited.
-    Withdrawn,
+    Drain,
+    /// Nothing is limited for a while, to measure what TCP without limits gets here.
+    Baseline,
+    /// Limits do not help here, so nothing is limited for a while.
+    Suspended,
     /// Of a newer version.
     #[serde(other)]
     Unknown,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is in force and why, at one moment: the one model behind `status`, `why` and every later view. Numbers, each
+//! What is active and why, at one moment: the one model behind `status`, `why` and every later view. Numbers, each
 //! with its unit in its name; only a reason is text.
 
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ use crate::priority::PriorityStatus;
 use crate::queue::QueueView;
 use crate::queue::links::LinkView;
 use crate::queue::traffic::Refusal;
-use crate::share::FoundView;
+use crate::share::EstimateView;
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Status {
@@ -31,7 +31,7 @@ pub struct Status {
     #[serde(flatten)]
     pub network: NetworkStatus,
     /// None where the real-time thread is not running.
-    #[serde(default, rename = "realtime")]
+    #[serde(default)]
     pub priority: Option<PriorityStatus>,
     /// The latest change of each setting of each subject, by both engines, oldest first.
     pub changes: Vec<Latest>,
@@ -43,23 +43,23 @@ pub struct DaemonStatus {
     pub version: String,
     pub pid: u32,
     pub uptime_s: f64,
-    /// Events that the kernel had no room to report; the next full walk makes up for them.
+    /// Events that the kernel had no room to report; the next full scan makes up for them.
     pub lost_events: u64,
-    /// The cost of the passes over the active sockets, with everything that followed from them.
-    pub passes: Cost,
-    /// The same of the walks over all sockets.
-    pub walks: Cost,
+    /// The cost of the polls over the active sockets, with everything that followed from them.
+    pub polls: Cost,
+    /// The same of the scans over all sockets.
+    pub full_scans: Cost,
     /// What does not work, and why.
-    pub degraded: Vec<String>,
-    /// How many rules for classes are in force.
+    pub warnings: Vec<String>,
+    /// How many rules for classes are active.
     #[serde(default)]
     pub class_rules: usize,
-    /// Nothing is in force, for a while.
+    /// Nothing is active, for a while.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<PausedView>,
 }
 
-/// Who keeps everything from being in force, and for how long at most.
+/// Who keeps everything from being active, and for how long at most.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct PausedView {
     pub uid: u32,
@@ -112,7 +112,7 @@ pub struct NetworkStatus {
     /// Cgroups for which packets were forwarded within the last minute, and of which something is said.
     #[serde(default)]
     pub forwarded: Vec<ForwardedView>,
-    pub neighbours: Vec<NeighbourView>,
+    pub peers: Vec<PeerView>,
     pub reports: ReportView,
     /// That of the first of `links`.
     #[serde(default)]
@@ -140,10 +140,10 @@ pub struct NetworkStatus {
     pub by_hand: Vec<HandView>,
     /// What is active: bulk elsewhere counts as background meanwhile.
     #[serde(default)]
-    pub active: Vec<Activity>,
-    /// Processes that giveway has made nice, those that inherited it included.
+    pub focus: Vec<Activity>,
+    /// Processes that giveway has reniced, those that inherited it included.
     #[serde(default)]
-    pub nice_processes: usize,
+    pub reniced_processes: usize,
     /// Processes that no rule is applied to before they send: there are more than are followed.
     #[serde(default)]
     pub processes_left_out: usize,
@@ -166,7 +166,7 @@ pub struct PolicyView {
     pub doing: Option<String>,
     /// The same in numbers, of a capacity that is found; None where nothing of this device sends.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub found: Option<FoundView>,
+    pub estimate: Option<EstimateView>,
     pub dry_run: bool,
 }
 
@@ -175,49 +175,49 @@ pub struct ForwardedView {
     pub cgroup: String,
     pub class: Class,
     pub class_rule: String,
-    pub class_why: String,
+    pub class_reason: String,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct FlowView {
     #[serde(flatten)]
     pub flow: Flow,
-    /// Payload over the last second, of TCP: acknowledged by the far end, and arrived in order.
+    /// Payload over the last second, of TCP: acknowledged by the remote host, and arrived in order.
     #[serde(default)]
-    pub sent_mbit: f64,
+    pub upload_mbit: f64,
     #[serde(default)]
-    pub received_mbit: f64,
+    pub download_mbit: f64,
     pub class: Class,
     /// The rule that gives it, by file and line, or the evidence.
     #[serde(default)]
     pub class_rule: String,
     #[serde(default)]
-    pub class_why: String,
+    pub class_reason: String,
     /// The rate limit that it has, and whether that is enforced.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub limit: Option<LimitsView>,
     /// Whether its class is enforced, where that is an order of packets and was asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub class_enforcement: Option<Enforcement>,
-    /// By which link and rate what arrives for it gives way there.
+    /// By which link and rate what arrives for it yields there.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub download_order: Option<DownloadOrder>,
     /// What its packets are marked with; None: with what the application has set.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mark: Option<Dscp>,
     pub cap: Option<u32>,
-    /// The congestion control by which it gives way, as long as that is in force.
+    /// The congestion control by which it yields, as long as that is active.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub background_control: Option<String>,
-    /// What it receives gives way too.
+    pub scavenger: Option<String>,
+    /// What it receives yields too.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub receive_gives_way: bool,
+    pub receive_yields: bool,
     pub sender: bool,
     /// It receives in bulk.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub receiver: bool,
     /// Another tool holds a setting of this socket, and giveway leaves that alone.
-    pub stepped_back: bool,
+    pub conflict: bool,
     /// Of the owner.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exe: Option<String>,
@@ -241,11 +241,11 @@ impl FlowView {
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct NeighbourView {
+pub struct PeerView {
     pub address: IpAddr,
     /// Hexadecimal: JSON's numbers are too short for it.
     pub session: String,
-    pub believed: bool,
+    pub authenticated: bool,
     /// Since its last report.
     pub age_ms: u64,
     /// Between its reports, by its own account.
@@ -254,12 +254,12 @@ pub struct NeighbourView {
     pub senders: Vec<Sender>,
 }
 
-impl From<Peer<'_>> for NeighbourView {
+impl From<Peer<'_>> for PeerView {
     fn from(peer: Peer<'_>) -> Self {
         Self {
             address: peer.address,
             session: format!("{:016x}", peer.session),
-            believed: peer.believed,
+            authenticated: peer.authenticated,
             age_ms: peer.age.as_millis() as u64,
             interval_ms: peer.interval.as_millis() as u64,
             senders: peer.senders.to_vec(),
@@ -273,7 +273,7 @@ pub struct ReportView {
     pub interval_ms: u64,
     /// All devices' reports, percent of the air time, as reckoned here.
     pub airtime_percent: f64,
-    /// The latest neighbour that speaks an older version of the protocol, and so is not heard.
+    /// The latest peer that speaks an older version of the protocol, and so is not heard.
     #[serde(default)]
     pub older: Option<IpAddr>,
     #[serde(flatten)]

@@ -3,7 +3,7 @@
 
 use giveway_engine::config::{BackendName, Config};
 use giveway_engine::model::{CaState, Class};
-use giveway_engine::peers::{DatagramRefusal, Keyring, Purpose, Report, Sender, UNLIMITED_KBIT};
+use giveway_engine::peers::{Keyring, Purpose, Report, Sender, UNLIMITED_KBIT};
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex
@@ -26,7 +26,7 @@ fn a_configuration_of_0_1_is_read_and_means_the_same() {
     assert_eq!(config.queue.backend, BackendName::Htb);
     assert_eq!((config.receive.napi_priority, config.receive.busy_poll_us), (30, 50));
     assert_eq!(
-        (config.uplink.len(), config.realtime.len(), config.rule.len()),
+        (config.uplink.len(), config.priority.len(), config.rule.len()),
         (2, 2, 1)
     );
     assert_eq!(config.rule[0].rate_limit_mbit, Some(2.5));
@@ -66,15 +66,9 @@ fn a_report_of_version_2_is_opened_and_says_the_same() {
         counter: 300,
         interval_ms: 500,
         purpose: Purpose::Telling,
-        doubts: vec![0xbeef],
-        echoes: vec![0x2122_2324_2526_2728],
+        challenged: vec![0xbeef],
+        responses: vec![0x2122_2324_2526_2728],
         senders: vec![standard, background],
     };
     assert_eq!(report, told);
-}
-
-#[test]
-fn a_report_of_version_1_is_told_by_its_version_and_not_read() {
-    let opened = keys().open(&bytes(include_str!("compatibility/report-1.hex")));
-    assert_eq!(opened, Err(DatagramRefusal::OlderVersion(1)));
 }

@@ -121,7 +121,7 @@ fn a_clock_that_jumps_does_not_keep_devices_apart() {
 }
 
 #[test]
-fn lossy_air_makes_nobody_forget_a_neighbour() {
+fn lossy_air_makes_nobody_forget_a_peer() {
     let air = Air {
         loss: 0.2,
         ..Air::default()
@@ -164,7 +164,7 @@ fn another_tool_that_sets_the_clamp_is_left_alone_and_the_reason_is_told() {
     world.run(10 * SECOND);
     assert_eq!(world.caps_of(0), vec![Some(17)]);
     assert!(
-        world.reasons(0).iter().any(|why| why.contains("another tool")),
+        world.reasons(0).iter().any(|reason| reason.contains("another tool")),
         "{:?}",
         world.reasons(0)
     );

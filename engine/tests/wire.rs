@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The neighbour protocol between simulated devices in virtual time: who is believed, when, and why not.
+//! The peer protocol between simulated devices in virtual time: who is authenticated, when, and why not.
 
 use giveway_engine::model::{CaState, Class};
 use std::collections::BTreeMap;
@@ -7,9 +7,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use giveway_engine::peers::pace::{MAX_ANNOUNCED_REPORTS, report_airtime_us};
-use giveway_engine::peers::session::{CHALLENGE_AGE, MAX_BELIEVED, MAX_CANDIDATES};
+use giveway_engine::peers::session::{CHALLENGE_AGE, MAX_AUTHENTICATED, MAX_CANDIDATES};
 use giveway_engine::peers::{
-    DatagramRefusal, Heard, Key, Keyring, Neighbourhood, Outgoing, PaceConfig, Purpose, Report, Sender, UNLIMITED_KBIT,
+    DatagramRefusal, Heard, Key, Keyring, Outgoing, PaceConfig, PeerGroup, Purpose, Report, Sender, UNLIMITED_KBIT,
 };
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -63,7 +63,7 @@ fn widest() -> Sender {
 }
 
 struct Device {
-    hood: Neighbourhood,
+    hood: PeerGroup,
     /// The kernel's, of which the device draws before each step; copied machines may have the same.
     kernel: ChaCha20Rng,
     address: IpAddr,
@@ -112,7 +112,7 @@ impl Air {
     }
 
     fn join(&mut self, at: usize) -> usize {
-        let hood = Neighbourhood::new(self.now, &mut self.rng, Some(key()), PaceConfig::default());
+        let hood = PeerGroup::new(self.now, &mut self.rng, Some(key()), PaceConfig::default());
         let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, at as u8 + 1));
         self.devices.push(Device {
             hood,
@@ -130,7 +130,7 @@ impl Air {
         let mut air = Self::with(copies, seed);
         for at in 0..copies {
             let mut of = ChaCha20Rng::seed_from_u64(seed);
-            air.devices[at].hood = Neighbourhood::new(Duration::ZERO, &mut of, Some(key()), PaceConfig::default());
+            air.devices[at].hood = PeerGroup::new(Duration::ZERO, &mut of, Some(key()), PaceConfig::default());
             if alike {
                 air.devices[at].kernel = ChaCha20Rng::seed_from_u64(seed);
             }
@@ -140,7 +140,7 @@ impl Air {
 
     /// The daemon dies and another one starts, which knows nothing.
     fn restart(&mut self, at: usize) {
-        self.devices[at].hood = Neighbourhood::new(self.now, &mut self.rng, Some(key()), PaceConfig::default());
+        self.devices[at].hood = PeerGroup::new(self.now, &mut self.rng, Some(key()), PaceConfig::default());
     }
 
     fn start(&mut self, at: usize) {
@@ -163,7 +163,7 @@ impl Air {
             let lost = missed || (one.is_none() && self.deaf.contains(&(to, from)));
             if meant && to != from && self.devices[to].alive && !lost {
                 let address = self.devices[from].address;
-                // The outcome shows in the counters and in what the device believes.
+                // The outcome shows in the counters and in what the device authenticates.
                 let device = &mut self.devices[to];
                 device.refresh();
                 let _ = device.hood.receive(self.now, address, &datagram);
@@ -210,20 +210,20 @@ impl Air {
         self.now - start
     }
 
-    fn believes(&self, who: usize, whom: usize) -> bool {
+    fn authenticates(&self, who: usize, whom: usize) -> bool {
         let session = self.devices[whom].hood.session();
         self.devices[who]
             .hood
             .peers()
-            .any(|peer| peer.session == session && peer.believed)
+            .any(|peer| peer.session == session && peer.authenticated)
     }
 
-    fn all_believe(&self) -> bool {
+    fn all_authenticate(&self) -> bool {
         let n = self.devices.len();
-        (0..n).all(|who| (0..n).all(|whom| who == whom || self.believes(who, whom)))
+        (0..n).all(|who| (0..n).all(|whom| who == whom || self.authenticates(who, whom)))
     }
 
-    fn hood(&mut self, at: usize) -> &mut Neighbourhood {
+    fn hood(&mut self, at: usize) -> &mut PeerGroup {
         &mut self.devices[at].hood
     }
 
@@ -245,8 +245,8 @@ fn report(session: u64, counter: u64) -> Report {
         challenge: session ^ 1,
         interval_ms: 500,
         purpose: Purpose::Telling,
-        doubts: vec![],
-        echoes: vec![],
+        challenged: vec![],
+        responses: vec![],
         senders: vec![],
     }
 }
@@ -256,7 +256,7 @@ fn sealed(report: &Report, rng: &mut ChaCha20Rng) -> Vec<u8> {
 }
 
 /// The challenge that stands in a device's next report.
-fn challenge_of(hood: &mut Neighbourhood, now: Duration) -> u64 {
+fn challenge_of(hood: &mut PeerGroup, now: Duration) -> u64 {
     let datagram = hood.farewell(now).expect("a key");
     Report::decode(&key().open(&datagram).expect("sealed with the same key"))
         .expect("a report")
@@ -264,18 +264,18 @@ fn challenge_of(hood: &mut Neighbourhood, now: Duration) -> u64 {
 }
 
 #[test]
-fn two_strangers_believe_each_other_within_two_intervals() {
+fn two_strangers_authenticate_each_other_within_two_intervals() {
     for seed in 0..100 {
         let mut air = Air::with(2, seed);
-        air.until(2 * INTERVAL + INTERVAL / 4, Air::all_believe);
+        air.until(2 * INTERVAL + INTERVAL / 4, Air::all_authenticate);
     }
 }
 
 #[test]
 fn a_group_that_was_switched_on_together_believes_within_three_intervals() {
     let mut air = Air::with(8, 1);
-    let took = air.until(3 * INTERVAL, Air::all_believe);
-    println!("8 devices believe each other after {took:?}");
+    let took = air.until(3 * INTERVAL, Air::all_authenticate);
+    println!("8 devices authenticate each other after {took:?}");
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn in_a_settled_group_nobody_echoes_or_doubts() {
     assert!(
         reports
             .iter()
-            .all(|report| report.echoes.is_empty() && report.doubts.is_empty())
+            .all(|report| report.responses.is_empty() && report.challenged.is_empty())
     );
 }
 
@@ -328,7 +328,7 @@ fn a_newcomer_that_sends_at_once_counts_within_two_intervals() {
         air.run(ms(20_000));
         let newcomer = air.join(8);
         air.start(newcomer);
-        // The eight are idle: they hurry because the stranger waits for its echo.
+        // The eight are idle: they hurry because the stranger waits for its response.
         air.until(2 * INTERVAL, |air| {
             (0..8).all(|at| air.devices[at].hood.sending_devices() == 1)
         });
@@ -336,13 +336,13 @@ fn a_newcomer_that_sends_at_once_counts_within_two_intervals() {
 }
 
 #[test]
-fn after_a_restart_both_sides_believe_again_and_the_old_session_is_replaced() {
+fn after_a_restart_both_sides_authenticate_again_and_the_old_session_is_replaced() {
     for seed in 0..50 {
         let mut air = Air::with(2, seed);
         (0..2).for_each(|at| air.start(at));
         air.run(ms(20_000));
         air.restart(0);
-        air.until(2 * INTERVAL + INTERVAL / 4, Air::all_believe);
+        air.until(2 * INTERVAL + INTERVAL / 4, Air::all_authenticate);
         // Well before the old session's six intervals of silence.
         air.until(2 * INTERVAL, |air| air.devices[1].hood.peers().count() == 1);
         assert_eq!(air.devices[1].hood.counters().expired, 0);
@@ -366,11 +366,11 @@ fn a_replay_to_a_restarted_device_is_refused() {
     for datagram in &recorded {
         assert_eq!(
             air.hood(0).receive(now, address, datagram),
-            Err(DatagramRefusal::Unbelieved)
+            Err(DatagramRefusal::Unauthenticated)
         );
     }
     assert_eq!(air.hood(0).sending_devices(), 0);
-    assert_eq!(air.hood(0).counters().unbelieved, recorded.len() as u64);
+    assert_eq!(air.hood(0).counters().unauthenticated, recorded.len() as u64);
     // Not even when the replays are repeated while the device answers their challenge.
     air.run(ms(2_000));
     let now = air.now;
@@ -386,7 +386,7 @@ fn a_replay_to_a_restarted_device_is_refused() {
 }
 
 #[test]
-fn a_replay_cannot_revive_a_neighbour_that_fell_silent() {
+fn a_replay_cannot_revive_a_peer_that_fell_silent() {
     let mut air = Air::with(2, 6);
     air.start(1);
     air.run(ms(20_000));
@@ -400,7 +400,7 @@ fn a_replay_cannot_revive_a_neighbour_that_fell_silent() {
     for (.., datagram) in log.iter().filter(|(_, from, _)| *from == 1) {
         assert_eq!(
             air.hood(0).receive(now, address, datagram),
-            Err(DatagramRefusal::Unbelieved)
+            Err(DatagramRefusal::Unauthenticated)
         );
     }
     assert_eq!(air.hood(0).sending_devices(), 0);
@@ -444,13 +444,13 @@ fn a_device_does_not_hear_itself() {
 fn a_lost_echo_is_asked_for_again() {
     let mut air = Air::with(2, 9);
     (0..2).for_each(|at| air.start(at));
-    // Device 1 hears the other's first report only: the unasked echoes are lost.
+    // Device 1 hears the other's first report only: the unasked responses are lost.
     air.until(ms(1_000), |air| air.devices[1].hood.peers().count() == 1);
     air.deaf = vec![(1, 0)];
     air.run(ms(2_500));
-    assert!(!air.believes(1, 0) && air.believes(0, 1));
+    assert!(!air.authenticates(1, 0) && air.authenticates(0, 1));
     air.deaf.clear();
-    air.until(2 * INTERVAL + INTERVAL / 4, Air::all_believe);
+    air.until(2 * INTERVAL + INTERVAL / 4, Air::all_authenticate);
 }
 
 #[test]
@@ -527,7 +527,7 @@ fn the_key_changes_without_anyone_being_forgotten() {
         for at in 0..2 {
             air.hood(at).set_keyring(Some(key_file(step)));
             air.run(ms(5_000));
-            assert!(air.all_believe());
+            assert!(air.all_authenticate());
         }
     }
     for at in 0..2 {
@@ -539,7 +539,7 @@ fn the_key_changes_without_anyone_being_forgotten() {
 #[test]
 fn without_a_key_a_device_neither_speaks_nor_listens() {
     let mut rng = ChaCha20Rng::seed_from_u64(13);
-    let mut alone = Neighbourhood::new(ms(0), &mut rng, None, PaceConfig::default());
+    let mut alone = PeerGroup::new(ms(0), &mut rng, None, PaceConfig::default());
     alone.sender_started(ms(0));
     assert_eq!(alone.next_deadline(), None);
     assert_eq!(alone.poll_report(ms(10_000), &[upload()]), None);
@@ -551,7 +551,7 @@ fn without_a_key_a_device_neither_speaks_nor_listens() {
 }
 
 #[test]
-fn a_neighbour_is_gone_after_six_of_its_own_intervals_and_not_before() {
+fn a_peer_is_gone_after_six_of_its_own_intervals_and_not_before() {
     let mut air = Air::with(2, 14);
     (0..2).for_each(|at| air.start(at));
     air.run(ms(20_000));
@@ -565,13 +565,13 @@ fn a_neighbour_is_gone_after_six_of_its_own_intervals_and_not_before() {
 }
 
 #[test]
-fn a_neighbour_whose_broadcasts_get_lost_is_asked_directly_and_stays() {
+fn a_peer_whose_broadcasts_get_lost_is_asked_directly_and_stays() {
     let mut air = Air::with(3, 20);
     (0..3).for_each(|at| air.start(at));
     air.run(ms(5_000));
     air.deaf = vec![(0, 1)];
     air.run(ms(60_000));
-    assert!(air.believes(0, 1));
+    assert!(air.authenticates(0, 1));
     let asked = air.hood(0).counters().asked;
     // Each answer starts a new silence: one question every four and a half intervals.
     assert!((20..=30).contains(&asked), "{asked}");
@@ -579,17 +579,17 @@ fn a_neighbour_whose_broadcasts_get_lost_is_asked_directly_and_stays() {
 }
 
 #[test]
-fn a_neighbour_that_is_gone_was_asked_once() {
+fn a_peer_that_is_gone_was_asked_once() {
     let mut air = Air::with(2, 21);
     (0..2).for_each(|at| air.start(at));
     air.run(ms(5_000));
     air.devices[1].alive = false;
-    air.until(7 * INTERVAL, |air| !air.believes(0, 1));
+    air.until(7 * INTERVAL, |air| !air.authenticates(0, 1));
     assert_eq!(air.hood(0).counters().asked, 1);
 }
 
 #[test]
-fn only_the_believed_are_answered_directly() {
+fn only_the_authenticated_are_answered_directly() {
     let mut air = Air::with(1, 22);
     air.run(ms(5_000));
     let mut rng = ChaCha20Rng::seed_from_u64(23);
@@ -601,7 +601,7 @@ fn only_the_believed_are_answered_directly() {
     let stranger = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9));
     assert_eq!(
         air.hood(0).receive(now, stranger, &datagram),
-        Err(DatagramRefusal::Unbelieved)
+        Err(DatagramRefusal::Unauthenticated)
     );
     air.run(ms(5_000));
     assert!(air.hood(0).counters().sent > 0);
@@ -611,14 +611,14 @@ fn only_the_believed_are_answered_directly() {
 #[test]
 fn a_member_that_asks_all_the_time_is_answered_twenty_times_a_second() {
     let mut rng = ChaCha20Rng::seed_from_u64(1);
-    let mut hood = Neighbourhood::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
-    let echo = challenge_of(&mut hood, ms(500));
+    let mut hood = PeerGroup::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
+    let response = challenge_of(&mut hood, ms(500));
     let mut answers = 0;
     for counter in 1..=1000 {
         let now = ms(1000 + counter);
         let asking = Report {
             purpose: Purpose::Asking,
-            echoes: vec![echo],
+            responses: vec![response],
             ..report(7, counter)
         };
         hood.receive(now, IpAddr::V4(Ipv4Addr::LOCALHOST), &sealed(&asking, &mut rng))
@@ -631,7 +631,7 @@ fn a_member_that_asks_all_the_time_is_answered_twenty_times_a_second() {
 }
 
 #[test]
-fn an_hour_of_lossy_air_makes_nobody_forget_a_neighbour() {
+fn an_hour_of_lossy_air_makes_nobody_forget_a_peer() {
     for lost_permille in [100, 150, 200, 250] {
         let mut air = Air::with(8, 24);
         (0..8).for_each(|at| air.start(at));
@@ -659,7 +659,7 @@ fn an_hour_of_lossy_air_makes_nobody_forget_a_neighbour() {
 }
 
 #[test]
-fn a_neighbour_that_says_goodbye_is_gone_at_once_and_its_late_reports_do_not_revive_it() {
+fn a_peer_that_says_goodbye_is_gone_at_once_and_its_late_reports_do_not_revive_it() {
     let mut air = Air::with(2, 15);
     air.start(1);
     air.run(ms(10_000));
@@ -674,13 +674,13 @@ fn a_neighbour_that_says_goodbye_is_gone_at_once_and_its_late_reports_do_not_rev
     assert_eq!(air.hood(0).peers().count(), 0);
     assert_eq!(
         air.hood(0).receive(now, address, &late),
-        Err(DatagramRefusal::Unbelieved)
+        Err(DatagramRefusal::Unauthenticated)
     );
     assert_eq!(air.hood(0).sending_devices(), 0);
 }
 
 #[test]
-fn a_clock_that_jumps_backwards_neither_loses_a_neighbour_nor_stops_the_reports() {
+fn a_clock_that_jumps_backwards_neither_loses_a_peer_nor_stops_the_reports() {
     let mut air = Air::with(2, 16);
     (0..2).for_each(|at| air.start(at));
     air.run(ms(20_000));
@@ -705,18 +705,18 @@ fn a_clock_that_jumps_forwards_forgets_and_then_recovers() {
     assert!(air.hood(0).poll_report(end, &[upload()]).is_some());
     // Back in step with the others.
     air.run(ms(1));
-    air.until(ms(20_000), Air::all_believe);
+    air.until(ms(20_000), Air::all_authenticate);
 }
 
 #[test]
-fn the_sixty_fifth_neighbour_takes_the_place_of_one_with_nothing_to_send() {
+fn the_sixty_fifth_peer_takes_the_place_of_one_with_nothing_to_send() {
     let mut rng = ChaCha20Rng::seed_from_u64(18);
-    let mut hood = Neighbourhood::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
+    let mut hood = PeerGroup::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
     let challenge = challenge_of(&mut hood, ms(0));
-    for number in 0..=MAX_BELIEVED as u64 {
+    for number in 0..=MAX_AUTHENTICATED as u64 {
         let senders = if number == 5 { vec![] } else { vec![upload()] };
         let member = Report {
-            echoes: vec![challenge],
+            responses: vec![challenge],
             senders,
             ..report(1000 + number, 1)
         };
@@ -726,18 +726,21 @@ fn the_sixty_fifth_neighbour_takes_the_place_of_one_with_nothing_to_send() {
             Ok(Heard::Joined)
         );
     }
-    assert_eq!(hood.peers().filter(|peer| peer.believed).count(), MAX_BELIEVED);
+    assert_eq!(
+        hood.peers().filter(|peer| peer.authenticated).count(),
+        MAX_AUTHENTICATED
+    );
     assert!(hood.peers().all(|peer| peer.session != 1005));
     assert_eq!(hood.counters().evicted, 1);
     // Whoever was forgotten has to prove itself again.
     let forgotten = Report {
-        echoes: vec![challenge],
+        responses: vec![challenge],
         ..report(1005, 2)
     };
     let address = IpAddr::V4(Ipv4Addr::from(5));
     assert_eq!(
         hood.receive(ms(99), address, &sealed(&forgotten, &mut rng)),
-        Err(DatagramRefusal::Unbelieved)
+        Err(DatagramRefusal::Unauthenticated)
     );
 }
 
@@ -755,7 +758,7 @@ fn a_member_that_makes_up_sessions_fills_no_memory_and_displaces_nobody() {
         };
         assert_eq!(
             air.hood(0).receive(now, address, &sealed(&stranger, &mut rng)),
-            Err(DatagramRefusal::Unbelieved)
+            Err(DatagramRefusal::Unauthenticated)
         );
     }
     assert_eq!(air.hood(0).peers().count(), 1 + MAX_CANDIDATES);
@@ -773,7 +776,7 @@ fn a_forged_source_address_takes_nobodys_place() {
     air.restart(2);
     air.devices[2].address = air.devices[1].address;
     air.run(ms(3_000));
-    assert!(air.believes(0, 1) && air.believes(0, 2));
+    assert!(air.authenticates(0, 1) && air.authenticates(0, 2));
 }
 
 #[test]
@@ -796,7 +799,7 @@ fn a_report_is_small_and_never_exceeds_the_limit() {
     );
     assert!(typical <= 92 && most <= 130);
 
-    let mut hood = Neighbourhood::new(ms(0), rng, Some(key()), PaceConfig::default());
+    let mut hood = PeerGroup::new(ms(0), rng, Some(key()), PaceConfig::default());
     for session in 0..100 {
         let stranger = report(session, 1);
         let _ = hood.receive(ms(0), IpAddr::V4(Ipv4Addr::LOCALHOST), &sealed(&stranger, rng));
@@ -805,7 +808,7 @@ fn a_report_is_small_and_never_exceeds_the_limit() {
         let due = hood.next_deadline().unwrap();
         let datagram = hood.poll_report(due, &senders).unwrap().datagram;
         let told = Report::decode(&key().open(&datagram).unwrap()).unwrap();
-        assert!(datagram.len() <= 512 && told.senders.len() >= 10 && told.echoes.len() >= 2);
+        assert!(datagram.len() <= 512 && told.senders.len() >= 10 && told.responses.len() >= 2);
     }
 }
 
@@ -879,7 +882,7 @@ fn copies_of_one_machine_begin_sessions_of_their_own_and_a_third_counts_both() {
             (0..copies).for_each(|at| air.start(at));
             // Each copy begins anew once for each round in which two have drawn the same.
             air.until(ms(60_000), |air| {
-                air.all_believe() && air.devices[third].hood.sending_devices() == copies
+                air.all_authenticate() && air.devices[third].hood.sending_devices() == copies
             });
             let copied: u64 = (0..copies).map(|at| air.hood(at).counters().copied).sum();
             println!(
@@ -892,17 +895,17 @@ fn copies_of_one_machine_begin_sessions_of_their_own_and_a_third_counts_both() {
 }
 
 #[test]
-fn a_machine_put_back_to_an_earlier_state_is_believed_again() {
+fn a_machine_restore_to_an_earlier_state_is_authenticated_again() {
     let mut air = Air::with(2, 31);
     air.run(ms(10_000));
     let saved = 41;
     let mut of = ChaCha20Rng::seed_from_u64(saved);
-    air.devices[1].hood = Neighbourhood::new(air.now, &mut of, Some(key()), PaceConfig::default());
+    air.devices[1].hood = PeerGroup::new(air.now, &mut of, Some(key()), PaceConfig::default());
     air.run(ms(60_000));
     // The same once more, as from a snapshot.
     let mut of = ChaCha20Rng::seed_from_u64(saved);
-    air.devices[1].hood = Neighbourhood::new(air.now, &mut of, Some(key()), PaceConfig::default());
-    air.until(ms(60_000), Air::all_believe);
+    air.devices[1].hood = PeerGroup::new(air.now, &mut of, Some(key()), PaceConfig::default());
+    air.until(ms(60_000), Air::all_authenticate);
 }
 
 #[test]
@@ -930,7 +933,7 @@ fn own_reports_that_are_played_back_begin_no_new_session() {
 #[test]
 fn a_member_that_plays_a_copy_has_a_device_begin_anew_every_five_seconds_at_most() {
     let mut rng = ChaCha20Rng::seed_from_u64(33);
-    let mut hood = Neighbourhood::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
+    let mut hood = PeerGroup::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
     let mut begun = 0;
     for counter in 1..=1000 {
         let played = report(hood.session(), 1000 + counter);
@@ -980,10 +983,10 @@ fn withheld_reports_are_refused_once_the_challenge_that_they_echo_was_replaced()
 #[test]
 fn a_challenge_that_was_heard_just_before_it_was_replaced_is_still_answered() {
     let mut rng = ChaCha20Rng::seed_from_u64(35);
-    let mut hood = Neighbourhood::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
+    let mut hood = PeerGroup::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
     let heard = challenge_of(&mut hood, CHALLENGE_AGE - ms(1));
     let answer = |session, counter| Report {
-        echoes: vec![heard],
+        responses: vec![heard],
         ..report(session, counter)
     };
     let late = 2 * CHALLENGE_AGE - ms(1);
@@ -994,14 +997,17 @@ fn a_challenge_that_was_heard_just_before_it_was_replaced_is_still_answered() {
     };
     assert_eq!(hears(CHALLENGE_AGE + ms(1), &answer(1, 1)), Ok(Heard::Joined));
     assert_eq!(hears(late, &answer(2, 1)), Ok(Heard::Joined));
-    assert_eq!(hears(late + ms(10), &answer(3, 1)), Err(DatagramRefusal::Unbelieved));
+    assert_eq!(
+        hears(late + ms(10), &answer(3, 1)),
+        Err(DatagramRefusal::Unauthenticated)
+    );
 }
 
 #[test]
 fn after_a_jump_of_the_clock_or_a_sleep_nothing_counts_that_was_said_before() {
     for slept in [Duration::ZERO, Duration::from_secs(3_600)] {
         let mut rng = ChaCha20Rng::seed_from_u64(36);
-        let mut hood = Neighbourhood::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
+        let mut hood = PeerGroup::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
         let heard = challenge_of(&mut hood, ms(500));
         let now = if slept.is_zero() {
             Duration::from_secs(86_400)
@@ -1009,11 +1015,11 @@ fn after_a_jump_of_the_clock_or_a_sleep_nothing_counts_that_was_said_before() {
             ms(600)
         };
         let withheld = Report {
-            echoes: vec![heard],
+            responses: vec![heard],
             ..report(1, 1)
         };
         hood.refresh([1; 32], slept);
         let outcome = hood.receive(now, IpAddr::V4(Ipv4Addr::LOCALHOST), &sealed(&withheld, &mut rng));
-        assert_eq!(outcome, Err(DatagramRefusal::Unbelieved), "slept {slept:?}");
+        assert_eq!(outcome, Err(DatagramRefusal::Unauthenticated), "slept {slept:?}");
     }
 }

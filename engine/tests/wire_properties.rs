@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whatever arrives, a device that believes a neighbour goes on believing the same: 100,000 datagrams that are
+//! Whatever arrives, a device that authenticates a peer goes on authenticating the same: 100,000 datagrams that are
 //! garbage, truncated, flipped, replayed, sealed with a foreign key, or from the future are refused, each counted
 //! once. And what a member seals is read as it was written, or refused.
 
@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use giveway_engine::peers::{
-    Counters, DatagramRefusal, Heard, Key, Keyring, Neighbourhood, PaceConfig, Purpose, Report, Sender, VERSION,
+    Counters, DatagramRefusal, Heard, Key, Keyring, PaceConfig, PeerGroup, Purpose, Report, Sender, VERSION,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -19,39 +19,36 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 const NOW: Duration = Duration::from_secs(10);
-const NEIGHBOUR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
 fn key(secret: u8) -> Keyring {
     Keyring::new(Key::from_secret([secret; 32]))
 }
 
-/// A device that believes one neighbour, which sends; and what the neighbour has said.
+/// A device that authenticates one peer, which sends; and what the peer has said.
 struct Settled {
-    device: Neighbourhood,
+    device: PeerGroup,
     recorded: Vec<Vec<u8>>,
     rng: ChaCha20Rng,
 }
 
 fn settled() -> Settled {
     let mut rng = ChaCha20Rng::seed_from_u64(1);
-    let mut device = Neighbourhood::new(NOW, &mut rng, Some(key(7)), PaceConfig::default());
-    let mut neighbour = Neighbourhood::new(NOW, &mut rng, Some(key(7)), PaceConfig::default());
+    let mut device = PeerGroup::new(NOW, &mut rng, Some(key(7)), PaceConfig::default());
+    let mut peer = PeerGroup::new(NOW, &mut rng, Some(key(7)), PaceConfig::default());
     let first = device
         .poll_report(NOW + Duration::from_secs(1), &[])
         .expect("a report is due")
         .datagram;
-    assert_eq!(
-        neighbour.receive(NOW, NEIGHBOUR, &first),
-        Err(DatagramRefusal::Unbelieved)
-    );
+    assert_eq!(peer.receive(NOW, PEER, &first), Err(DatagramRefusal::Unauthenticated));
     let mut recorded = Vec::new();
     for count in 1..=16 {
-        let due = neighbour.next_deadline().expect("a key");
-        let datagram = neighbour
+        let due = peer.next_deadline().expect("a key");
+        let datagram = peer
             .poll_report(due, &vec![SENDER; count])
             .expect("a report is due")
             .datagram;
-        assert!(device.receive(NOW, NEIGHBOUR, &datagram).is_ok());
+        assert!(device.receive(NOW, PEER, &datagram).is_ok());
         recorded.push(datagram);
     }
     Settled { device, recorded, rng }
@@ -70,20 +67,20 @@ const SENDER: Sender = Sender {
 };
 
 impl Settled {
-    fn believed(&self) -> Vec<(u64, IpAddr, Vec<Sender>)> {
-        let believed = self.device.peers().filter(|peer| peer.believed);
-        believed
+    fn authenticated(&self) -> Vec<(u64, IpAddr, Vec<Sender>)> {
+        let authenticated = self.device.peers().filter(|peer| peer.authenticated);
+        authenticated
             .map(|peer| (peer.session, peer.address, peer.senders.to_vec()))
             .collect()
     }
 
-    /// Counted once, and nothing that is believed has changed.
+    /// Counted once, and nothing that is authenticated has changed.
     fn refuses(&mut self, datagram: &[u8], expected: impl Fn(DatagramRefusal) -> bool) -> Result<(), TestCaseError> {
-        let (believed, before) = (self.believed(), self.device.counters());
-        let outcome = self.device.receive(NOW, NEIGHBOUR, datagram);
+        let (authenticated, before) = (self.authenticated(), self.device.counters());
+        let outcome = self.device.receive(NOW, PEER, datagram);
         let after = self.device.counters();
         prop_assert!(outcome.is_err_and(expected), "{outcome:?}");
-        prop_assert_eq!(self.believed(), believed);
+        prop_assert_eq!(self.authenticated(), authenticated);
         prop_assert_eq!(after.heard(), before.heard() + 1);
         prop_assert_eq!(after.received, before.received);
         let aside = |counters: Counters| (counters.sent, counters.expired);
@@ -120,8 +117,8 @@ fn a_truncated_report_is_refused() {
     for_all(15_000, (any::<Index>(), any::<Index>()), |settled, (which, length)| {
         let whole = which.get(&settled.recorded).clone();
         let part = &whole[..length.index(whole.len())];
-        settled.refuses(part, |why| {
-            matches!(why, DatagramRefusal::TooShort(_) | DatagramRefusal::Forged)
+        settled.refuses(part, |reason| {
+            matches!(reason, DatagramRefusal::TooShort(_) | DatagramRefusal::Forged)
         })
     });
 }
@@ -138,7 +135,7 @@ fn a_report_with_flipped_bits_is_refused() {
                 .iter()
                 .for_each(|(at, bit)| flipped[at.index(original.len())] ^= 1 << bit);
             let unchanged = flipped == original;
-            settled.refuses(&flipped, |why| (why == DatagramRefusal::Replayed) == unchanged)
+            settled.refuses(&flipped, |reason| (reason == DatagramRefusal::Replayed) == unchanged)
         },
     );
 }
@@ -147,7 +144,7 @@ fn a_report_with_flipped_bits_is_refused() {
 fn a_replayed_report_is_refused() {
     for_all(10_000, any::<Index>(), |settled, which| {
         let datagram = which.get(&settled.recorded).clone();
-        settled.refuses(&datagram, |why| why == DatagramRefusal::Replayed)
+        settled.refuses(&datagram, |reason| reason == DatagramRefusal::Replayed)
     });
 }
 
@@ -165,7 +162,7 @@ fn a_report_under_a_foreign_key_is_refused() {
         } else {
             DatagramRefusal::UnknownKey
         };
-        settled.refuses(&datagram, |why| why == expected)
+        settled.refuses(&datagram, |reason| reason == expected)
     });
 }
 
@@ -178,7 +175,7 @@ fn a_report_of_a_future_version_is_refused() {
             let mut datagram = which.get(&settled.recorded).clone();
             datagram[3] = version;
             datagram.extend(tail);
-            settled.refuses(&datagram, |why| why == DatagramRefusal::FutureVersion(version))
+            settled.refuses(&datagram, |reason| reason == DatagramRefusal::FutureVersion(version))
         },
     );
 }
@@ -192,20 +189,20 @@ fn a_report_of_an_older_version_is_refused_and_told_apart() {
             let mut datagram = which.get(&settled.recorded).clone();
             datagram[3] = version;
             datagram.extend(tail);
-            settled.refuses(&datagram, |why| why == DatagramRefusal::OlderVersion(version))?;
-            prop_assert_eq!(settled.device.older(), Some(NEIGHBOUR));
+            settled.refuses(&datagram, |reason| reason == DatagramRefusal::OlderVersion(version))?;
+            prop_assert_eq!(settled.device.older(), Some(PEER));
             Ok(())
         },
     );
 }
 
 #[test]
-fn a_stranger_with_the_key_is_not_believed_without_the_challenge() {
+fn a_stranger_with_the_key_is_not_authenticated_without_the_challenge() {
     for_all(5_000, reports(), |settled, report| {
         let Some(datagram) = key(7).seal(&mut settled.rng, &report.encode().unwrap()) else {
             return Ok(());
         };
-        settled.refuses(&datagram, |why| why == DatagramRefusal::Unbelieved)
+        settled.refuses(&datagram, |reason| reason == DatagramRefusal::Unauthenticated)
     });
 }
 
@@ -213,18 +210,18 @@ fn a_stranger_with_the_key_is_not_believed_without_the_challenge() {
 fn what_a_member_seals_is_read_or_refused_but_never_fatal() {
     for_all(5_000, vec(any::<u8>(), 0..464), |settled, content| {
         let expected = match Report::decode(&content) {
-            Ok(_) => DatagramRefusal::Unbelieved,
+            Ok(_) => DatagramRefusal::Unauthenticated,
             Err(malformed) => DatagramRefusal::Malformed(malformed),
         };
         let datagram = key(7).seal(&mut settled.rng, &content).unwrap();
-        settled.refuses(&datagram, |why| why == expected)
+        settled.refuses(&datagram, |reason| reason == expected)
     });
 }
 
 #[test]
-fn a_believed_member_is_heard() {
+fn a_authenticated_member_is_heard() {
     let mut settled = settled();
-    let believed = settled.believed();
+    let authenticated = settled.authenticated();
     let last = key(7).open(settled.recorded.last().unwrap()).unwrap();
     let last = Report::decode(&last).unwrap();
     let next = Report {
@@ -233,8 +230,8 @@ fn a_believed_member_is_heard() {
         ..last
     };
     let datagram = key(7).seal(&mut settled.rng, &next.encode().unwrap()).unwrap();
-    assert_eq!(settled.device.receive(NOW, NEIGHBOUR, &datagram), Ok(Heard::Stopped));
-    assert_ne!(settled.believed(), believed);
+    assert_eq!(settled.device.receive(NOW, PEER, &datagram), Ok(Heard::Stopped));
+    assert_ne!(settled.authenticated(), authenticated);
 }
 
 fn numbers() -> impl Strategy<Value = u32> {
@@ -289,14 +286,14 @@ fn reports() -> impl Strategy<Value = Report> {
         vec(senders(), 0..=16),
     )
         .prop_map(
-            |((session, counter, challenge, interval_ms, purpose), doubts, echoes, senders)| Report {
+            |((session, counter, challenge, interval_ms, purpose), challenged, responses, senders)| Report {
                 session,
                 counter,
                 challenge,
                 interval_ms,
                 purpose,
-                doubts,
-                echoes,
+                challenged,
+                responses,
                 senders,
             },
         )
@@ -331,8 +328,8 @@ proptest! {
     fn too_many_of_anything_is_refused(report in reports(), which in 0..3) {
         let mut report = report;
         match which {
-            0 => report.doubts = vec![0; 5],
-            1 => report.echoes = vec![0; 17],
+            0 => report.challenged = vec![0; 5],
+            1 => report.responses = vec![0; 17],
             _ => report.senders = vec![SENDER; 17],
         }
         prop_assert!(report.encode().is_err());

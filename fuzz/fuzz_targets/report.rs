@@ -10,16 +10,16 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use giveway_engine::model::{CaState, Class};
-use giveway_engine::peers::session::{MAX_BELIEVED, MAX_CANDIDATES};
+use giveway_engine::peers::session::{MAX_AUTHENTICATED, MAX_CANDIDATES};
 use giveway_engine::peers::{
-    Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, Outgoing, PaceConfig, Report, Sender, UNLIMITED_KBIT,
+    Key, Keyring, MAX_DATAGRAM_BYTES, Outgoing, PaceConfig, PeerGroup, Report, Sender, UNLIMITED_KBIT,
 };
 use libfuzzer_sys::fuzz_target;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 struct Device {
-    hood: Neighbourhood,
+    hood: PeerGroup,
     keyring: Keyring,
     rng: ChaCha20Rng,
     now: Duration,
@@ -32,7 +32,7 @@ impl Device {
     fn new() -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(0);
         let keyring = || Keyring::new(Key::from_secret([7; 32]));
-        let hood = Neighbourhood::new(Duration::ZERO, &mut rng, Some(keyring()), PaceConfig::default());
+        let hood = PeerGroup::new(Duration::ZERO, &mut rng, Some(keyring()), PaceConfig::default());
         Self {
             hood,
             keyring: keyring(),
@@ -47,7 +47,7 @@ impl Device {
         match operation % 8 {
             0 => self.receive(bytes),
             1 | 2 => self.receive_sealed(bytes),
-            3 | 4 => self.receive_believed(bytes),
+            3 | 4 => self.receive_authenticated(bytes),
             5 => self.now = Duration::from_millis(number(bytes)),
             6 => self.start(number(bytes) as u32),
             _ => self.stop(),
@@ -71,12 +71,12 @@ impl Device {
         }
     }
 
-    fn receive_believed(&mut self, content: &[u8]) {
+    fn receive_authenticated(&mut self, content: &[u8]) {
         let Ok(mut report) = Report::decode(content) else {
             return;
         };
-        report.echoes.truncate(15);
-        report.echoes.push(self.challenge);
+        report.responses.truncate(15);
+        report.responses.push(self.challenge);
         self.receive_sealed(&report.encode().expect("what was decoded, with at most 16 echoes"));
     }
 
@@ -108,8 +108,8 @@ impl Device {
             self.challenge = Report::decode(&content).expect("a report of this version").challenge;
         }
         assert!(self.hood.next_deadline().is_some_and(|due| due >= self.now));
-        assert!(self.hood.peers().count() <= MAX_BELIEVED + MAX_CANDIDATES);
-        assert!(self.hood.sending_devices() <= MAX_BELIEVED);
+        assert!(self.hood.peers().count() <= MAX_AUTHENTICATED + MAX_CANDIDATES);
+        assert!(self.hood.sending_devices() <= MAX_AUTHENTICATED);
     }
 }
 

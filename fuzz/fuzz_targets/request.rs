@@ -6,21 +6,21 @@
 #![no_main]
 
 use giveway::control::Request;
-use giveway_engine::config::{Config, RealtimeRule};
+use giveway_engine::config::{Config, PrioritySection};
 use giveway_engine::model::Process;
 use giveway_engine::priority::PriorityRule;
 use libfuzzer_sys::fuzz_target;
 
-fn try_rule(rule: RealtimeRule) {
+fn try_rule(rule: PrioritySection) {
     let config = Config {
-        realtime: vec![rule],
+        priority: vec![rule],
         ..Config::default()
     };
     if config.check().is_err() {
         return;
     }
     config.check().expect("what was accepted once");
-    let Ok(rule) = PriorityRule::from_config("fuzzed".to_owned(), &config.realtime[0], Some(1000)) else {
+    let Ok(rule) = PriorityRule::from_config("fuzzed".to_owned(), &config.priority[0], Some(1000)) else {
         return;
     };
     rule.matcher.matches(&Process {
@@ -43,7 +43,7 @@ fuzz_target!(|line: &str| {
         serde_json::from_str::<Request>(&written).expect("what was written"),
         request
     );
-    if let Request::RealtimeAdd { rule } = request {
+    if let Request::PriorityAdd { rule } = request {
         try_rule(*rule);
     }
 });

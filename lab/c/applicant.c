@@ -159,7 +159,7 @@ static int reach(const char *address, int port, int64_t exec_ns, int64_t limit_m
 		char control[16] = "", some[100] = { 0 };
 		socklen_t length = sizeof(control);
 
-		/* Nothing has to give way that sends nothing. */
+		/* Nothing has to yield that sends nothing. */
 		if (send(connection, some, sizeof(some), MSG_NOSIGNAL) < 0)
 			return 1;
 		getsockopt(connection, IPPROTO_TCP, TCP_CONGESTION, control, &length);

@@ -16,7 +16,7 @@
 #include "../../bpf/ledbat/rule.h"
 
 struct lab_sender {
-	struct lbe lbe;
+	struct ledbat ledbat;
 	__u32 round_end; /* packets delivered */
 };
 
@@ -24,7 +24,7 @@ _Static_assert(sizeof(struct lab_sender) <= 128, "as much as the test keeps for 
 
 void lab_background_begin(struct lab_sender *sender, __u32 packets, __u32 base_us, __u64 now_ms)
 {
-	begin(&sender->lbe, packets, base_us, now_ms);
+	begin(&sender->ledbat, packets, base_us, now_ms);
 	sender->round_end = 0;
 }
 
@@ -34,23 +34,23 @@ void lab_background_acked(struct lab_sender *sender, __u32 rtt_us, __u32 acked, 
 {
 	bool is_last = (__s32)(delivered_before - sender->round_end) >= 0;
 
-	if (note_acked(&sender->lbe, rtt_us, acked, lost, in_flight, jitter_us, is_last, now_ms)) {
-		end_round(&sender->lbe, jitter_us, true, now_ms);
+	if (note_acked(&sender->ledbat, rtt_us, acked, lost, in_flight, jitter_us, is_last, now_ms)) {
+		end_round(&sender->ledbat, jitter_us, true, now_ms);
 		sender->round_end = delivered;
 	}
 }
 
 void lab_background_timeout(struct lab_sender *sender, __u64 now_ms)
 {
-	suffer_timeout(&sender->lbe, now_ms);
+	suffer_timeout(&sender->ledbat, now_ms);
 }
 
 __u32 lab_background_cwnd(const struct lab_sender *sender, __u32 in_flight)
 {
-	return cwnd(window_packets(&sender->lbe), in_flight);
+	return cwnd(window_packets(&sender->ledbat), in_flight);
 }
 
 __u32 lab_background_pace_percent(const struct lab_sender *sender)
 {
-	return pace_percent(&sender->lbe, window_packets(&sender->lbe));
+	return pace_percent(&sender->ledbat, window_packets(&sender->ledbat));
 }

@@ -19,10 +19,10 @@
 #define WINDOW (100U * PACKET)
 
 /* Everything fresh but what is under test: set at `then`, in a connection that sends by the rule. */
-static struct lbe sender(enum mode mode, __u64 then, __u64 now)
+static struct ledbat sender(enum mode mode, __u64 then, __u64 now)
 {
 	struct gw_moment fresh = moment_of(now - 2000);
-	struct lbe ca;
+	struct ledbat ca;
 
 	begin(&ca, WINDOW / PACKET, BASE_US, then);
 	ca.mode = mode;
@@ -39,7 +39,7 @@ static struct lbe sender(enum mode mode, __u64 then, __u64 now)
 }
 
 /* An acknowledgement that ends a round. */
-static void acked(struct lbe *ca, __u32 rtt_us, __u64 now)
+static void acked(struct ledbat *ca, __u32 rtt_us, __u64 now)
 {
 	if (note_acked(ca, rtt_us, 20, 0, 1000, 0, true, now))
 		end_round(ca, 0, true, now);
@@ -48,7 +48,7 @@ static void acked(struct lbe *ca, __u32 rtt_us, __u64 now)
 /* True: the older half of the history of base round trips is over. */
 bool lab_base_is_renewed(__u64 then, __u64 now)
 {
-	struct lbe ca = sender(AVOID, then, now);
+	struct ledbat ca = sender(AVOID, then, now);
 
 	ca.base_since = moment_of(then);
 	ca.base_next_us = 5 * BASE_US;
@@ -58,7 +58,7 @@ bool lab_base_is_renewed(__u64 then, __u64 now)
 
 bool lab_slowdown_is_due(__u64 then, __u64 now)
 {
-	struct lbe ca = sender(AVOID, then, now);
+	struct ledbat ca = sender(AVOID, then, now);
 
 	ca.mode_since = moment_of(then);
 	acked(&ca, BASE_US, now);
@@ -68,7 +68,7 @@ bool lab_slowdown_is_due(__u64 then, __u64 now)
 /* After a ramp that began then: nine times as long. */
 __u32 lab_slowdown_after_ramp_ms(__u64 then, __u64 now)
 {
-	struct lbe ca = sender(RAMP, then, now);
+	struct ledbat ca = sender(RAMP, then, now);
 
 	ca.mode_since = moment_of(then);
 	ca.goal = WINDOW;
@@ -79,7 +79,7 @@ __u32 lab_slowdown_after_ramp_ms(__u64 then, __u64 now)
 /* Others' packets were last served between ours then. */
 bool lab_others_between_are_gone(__u64 then, __u64 now)
 {
-	struct lbe ca = sender(YIELD, then, now);
+	struct ledbat ca = sender(YIELD, then, now);
 
 	ca.is_between = 1;
 	ca.between = moment_of(then);
@@ -90,7 +90,7 @@ bool lab_others_between_are_gone(__u64 then, __u64 now)
 /* Nobody was seen since then. */
 bool lab_others_are_gone(__u64 then, __u64 now)
 {
-	struct lbe ca = sender(YIELD, then, now);
+	struct ledbat ca = sender(YIELD, then, now);
 
 	ca.clear = moment_of(then);
 	acked(&ca, BASE_US, now);
@@ -100,7 +100,7 @@ bool lab_others_are_gone(__u64 then, __u64 now)
 /* The last yield ended then. */
 __u32 lab_next_hold_ms(__u64 then, __u64 now)
 {
-	struct lbe ca = sender(AVOID, then, now);
+	struct ledbat ca = sender(AVOID, then, now);
 
 	ca.yield_end = moment_of(then);
 	suffer_timeout(&ca, now);
@@ -110,7 +110,7 @@ __u32 lab_next_hold_ms(__u64 then, __u64 now)
 /* Something was lost then, and now a share is. */
 bool lab_lost_share_makes_it_yield(__u64 then, __u64 now)
 {
-	struct lbe ca = sender(AVOID, then, now);
+	struct ledbat ca = sender(AVOID, then, now);
 
 	ca.loss = moment_of(then);
 	ca.loss_window = WINDOW;
@@ -122,7 +122,7 @@ bool lab_lost_share_makes_it_yield(__u64 then, __u64 now)
 /* The delay is as one of our kind holds it, since then. */
 bool lab_band_is_met(__u64 then, __u64 now)
 {
-	struct lbe ca = sender(YIELD, then, now);
+	struct ledbat ca = sender(YIELD, then, now);
 
 	ca.band = moment_of(then);
 	acked(&ca, BASE_US + clear_us(target_us(&ca)) + 1000, now);
@@ -132,7 +132,7 @@ bool lab_band_is_met(__u64 then, __u64 now)
 /* Packets a second, of a round of 20 that began then. */
 __u32 lab_peak(__u64 then, __u64 now)
 {
-	struct lbe ca = sender(START, then, now);
+	struct ledbat ca = sender(START, then, now);
 
 	ca.round = moment_of(then);
 	acked(&ca, BASE_US, now);
@@ -142,7 +142,7 @@ __u32 lab_peak(__u64 then, __u64 now)
 /* A pause that began then ends: the window begins small. */
 bool lab_pause_is_seen(__u64 then, __u64 now)
 {
-	struct lbe ca = sender(START, then, now);
+	struct ledbat ca = sender(START, then, now);
 
 	ca.round = moment_of(then);
 	resume(&ca, now);
@@ -152,7 +152,7 @@ bool lab_pause_is_seen(__u64 then, __u64 now)
 /* Each sample since then was somebody else's queue, and so is this one: true: the round is over. */
 bool lab_round_is_cut_short(__u64 then, __u64 now)
 {
-	struct lbe ca = sender(AVOID, then, now);
+	struct ledbat ca = sender(AVOID, then, now);
 
 	ca.is_limited = 1;
 	ca.is_foreign = 1;
@@ -165,9 +165,9 @@ static struct receiver receiver(__u64 then, __u64 now)
 {
 	struct receiver r = { .is_begun = 1 };
 
-	begin(&r.lbe, WINDOW / PACKET, BASE_US, now);
+	begin(&r.ledbat, WINDOW / PACKET, BASE_US, now);
 	begin_watch(&r, (__u32)(then - 20), then * 1000);
-	r.lbe.base_us = BASE_US;
+	r.ledbat.base_us = BASE_US;
 	return r;
 }
 
@@ -228,7 +228,7 @@ __u32 lab_age(__u64 then, __u64 now)
 /* It is looked at every hour meanwhile, as in a transfer that goes on. */
 __u32 lab_age_under_way_ms(__u64 then, __u64 now)
 {
-	struct lbe ca = sender(AVOID, then, then);
+	struct ledbat ca = sender(AVOID, then, then);
 
 	ca.loss = moment_of(then);
 	for (__u64 at = then; at < now; at += 3600 * 1000)

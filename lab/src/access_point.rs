@@ -44,7 +44,7 @@ pub enum Cap {
     /// The same number of segments whatever else sends (P1, figure 6).
     Segments(u64),
     /// The share that the devices find of what they send, with this `prefer`.
-    Found(&'static str),
+    Estimated(&'static str),
     /// Whatever a daemon does that is told nothing, but for the group's key where it has one.
     Default { has_key: bool },
 }

@@ -51,7 +51,7 @@ impl Air {
         self.0.ask(json!({"stats": true}))
     }
 
-    /// Takes a station (counted from 0) off the air or puts it back.
+    /// Takes a station (counted from 0) off the air or restores it.
     pub fn set_present(&mut self, station: usize, present: bool) -> Result<()> {
         self.0.send_line(json!({"station": station, "present": present}))
     }

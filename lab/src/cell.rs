@@ -219,13 +219,10 @@ fn connect(stations: &[Namespace], server: &Namespace) -> Result<()> {
         at.run("ethtool", &format!("-K {device} {OFFLOADS_OFF}"))?;
         at.tc(&format!("qdisc replace dev {device} root pfifo"))?;
         let others = ends.iter().filter(|(other, _)| other != number);
-        let neighbours = others.map(|(other, _)| (address(*other), format!("02:00:00:00:00:{other:02x}")));
-        let neighbours: Vec<_> = neighbours.collect();
-        let neighbours: Vec<_> = neighbours
-            .iter()
-            .map(|(address, mac)| (&address[..], &mac[..]))
-            .collect();
-        End::new(at, device, "", &[&format!("{}/24", address(*number))]).set_up(&neighbours)?;
+        let peers = others.map(|(other, _)| (address(*other), format!("02:00:00:00:00:{other:02x}")));
+        let peers: Vec<_> = peers.collect();
+        let peers: Vec<_> = peers.iter().map(|(address, mac)| (&address[..], &mac[..])).collect();
+        End::new(at, device, "", &[&format!("{}/24", address(*number))]).set_up(&peers)?;
     }
     Ok(())
 }

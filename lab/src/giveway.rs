@@ -78,7 +78,7 @@ pub fn cap_configuration(cap: Cap, key: &Path) -> Value {
     match cap {
         Cap::Formula { rtt_ms } => policy["rtt_ms"] = json!(rtt_ms),
         Cap::Segments(segments) => policy["fixed_segments"] = json!(segments),
-        Cap::Found(prefer) => policy = json!({"policy": "found", "prefer": prefer}),
+        Cap::Estimated(prefer) => policy = json!({"policy": "estimated", "prefer": prefer}),
         Cap::Default { has_key: true } => return json!({"group": {"key_file": key}}),
         Cap::Default { has_key: false } => return json!({}),
     }
@@ -99,10 +99,10 @@ pub fn configuration(cap: Option<Cap>, background: Option<BackgroundPolicy>, key
     all
 }
 
-/// Until a queue of giveway's is in force, by whatever backend.
+/// Until a queue of giveway's is active, by whatever backend.
 pub fn wait_until_queued(at: &Namespace) -> Result<()> {
     wait_until("giveway's queue", START_LIMIT, || {
-        Ok(answers::status(at)?.network.queue.in_force.is_some())
+        Ok(answers::status(at)?.network.queue.installed.is_some())
     })
 }
 
@@ -181,17 +181,17 @@ impl Daemon {
         .map(drop)
     }
 
-    /// Until the BPF qdisc is in force, which no other backend may stand in for.
+    /// Until the BPF qdisc is active, which no other backend may stand in for.
     pub fn wait_until_queueing(&mut self, station: &Namespace) -> Result<()> {
         self.wait_until_up(station)?;
-        let mut why = String::new();
+        let mut reason = String::new();
         wait_until("giveway's queue", START_LIMIT, || {
             let queue = answers::status(station)?.network.queue;
-            why = queue.why;
-            let is_ours = queue.in_force.is_some_and(|plan| plan.backend == Backend::Qdisc);
+            reason = queue.reason;
+            let is_ours = queue.installed.is_some_and(|plan| plan.backend == Backend::Bpf);
             Ok(is_ours)
         })
-        .with_context(|| format!("giveway says: {why}"))
+        .with_context(|| format!("giveway says: {reason}"))
     }
 
     /// Until it has found that nothing is to be held, and waits for what is.
@@ -201,23 +201,23 @@ impl Daemon {
         wait_until("giveway to wait for what is to be held", START_LIMIT, waits)
     }
 
-    /// The daemon's guardian, once there is one.
-    pub fn guardian(&self) -> Option<i32> {
+    /// The daemon's watchdog, once there is one.
+    pub fn watchdog(&self) -> Option<i32> {
         let id = self.process.id().to_string();
         let places = std::fs::read_dir("/run/giveway").ok()?.flatten();
         let mut locks = places.filter_map(|place| std::fs::read_to_string(place.path().join("lock")).ok());
         locks.find_map(|lock| {
-            // Who holds it, then the guardian; each by its number, and what tells it from others.
+            // Who holds it, then the watchdog; each by its number, and what tells it from others.
             let mut pids = lock.lines().filter_map(|line| line.split(' ').next());
             (pids.next()? == id).then(|| pids.next()?.parse().ok())?
         })
     }
 
-    /// Stopped first: it must not replace a guardian that dies before it.
-    pub fn kill_with_guardian(&mut self) -> Result<()> {
+    /// Stopped first: it must not replace a watchdog that dies before it.
+    pub fn kill_with_watchdog(&mut self) -> Result<()> {
         self.process.signal(Signal::SIGSTOP)?;
-        if let Some(guardian) = self.guardian() {
-            kill(Pid::from_raw(guardian), Signal::SIGKILL)?;
+        if let Some(watchdog) = self.watchdog() {
+            kill(Pid::from_raw(watchdog), Signal::SIGKILL)?;
         }
         self.process.kill()
     }
@@ -261,7 +261,7 @@ impl Recorder {
         Ok(Self { process, file })
     }
 
-    /// Ends the recording and gives back what it says of caps and neighbours.
+    /// Ends the recording and gives back what it says of caps and peers.
     pub fn finish(mut self) -> Result<Recorded> {
         if !self.process.stop(STOP_LIMIT)? {
             bail!(

@@ -159,8 +159,8 @@ impl Guest {
     pub fn is_this(&self) -> Result<bool> {
         let uname = nix::sys::utsname::uname()?;
         let is_realtime = uname.version().to_string_lossy().contains("PREEMPT_RT");
-        let is_in_force = self.preemption.map_or(Ok(true), Preemption::is_in_force)?;
-        Ok(is_inside() && is_realtime == (self.kernel == Flavour::Realtime) && is_in_force)
+        let is_installed = self.preemption.map_or(Ok(true), Preemption::is_installed)?;
+        Ok(is_inside() && is_realtime == (self.kernel == Flavour::Realtime) && is_installed)
     }
 
     /// Must be called from the main thread, as every start of a process.
@@ -290,7 +290,7 @@ fn write_initrd(kernel: &Kernel, errand: &Errand, source: &ProgramSource, initrd
         .with_context(|| format!("cannot write {}", initrd.display()))
 }
 
-/// Passes on what the guest says until it is off.
+/// Polls on what the guest says until it is off.
 fn follow(
     machine: QemuMachine,
     errand: &Errand,
@@ -333,7 +333,7 @@ fn follow(
     Ok(())
 }
 
-/// Passes the guest's archive on and says when all of it is here; false where the guest ended before.
+/// Polls the guest's archive on and says when all of it is here; false where the guest ended before.
 fn receive(files: UnixStream, mut archive: impl Write) -> io::Result<bool> {
     let mut from = BufReader::new(&files);
     let mut size = String::new();

@@ -119,7 +119,7 @@ const ROLES: &[(&str, Act)] = &[
     ("endless-datagrams", traffic::endless::run_datagrams),
     ("endless-sender", traffic::endless::run_sender),
     ("endless-sink", traffic::endless::run_sink),
-    ("far-end", traffic::http::run_far_end),
+    ("far-end", traffic::http::run_remote_host),
     ("flood", realtime::flood::run),
     ("hand-over", |d| report(d, scenarios::switch_cost::trial::run)),
     ("hostile", traffic::hostile::sender::run),

@@ -2,7 +2,7 @@
 //! Counters of the kernel about one daemon: its CPU time to the nanosecond, its programs' run time, its memory.
 //! Input: a running daemon. Output: readings that can be subtracted. Asks the daemon itself nothing.
 //!
-//! A program that an iterator runs is on the account of the daemon, or of its process that walks over sockets, which is the daemon's here; all others run in the process that sends, receives
+//! A program that an iterator runs is on the account of the daemon, or of its process that scans over sockets, which is the daemon's here; all others run in the process that sends, receives
 //! or connects, and are counted by the kernel's BPF statistics, which this keeps switched on while it lives. (They
 //! cost some tens of nanoseconds a run themselves, which is then in both accounts.)
 
@@ -22,7 +22,7 @@ use crate::namespace::Namespace;
 use crate::proc::{number, numbers};
 
 /// How the programs' names begin that run in the daemon's own reads.
-const ITERATORS: [&str; 5] = ["gw_pass_", "gw_walk_", "gw_find_", "gw_apply_", "gw_lift_"];
+const ITERATORS: [&str; 5] = ["gw_pass_", "gw_scan_", "gw_find_", "gw_apply_", "gw_lift_"];
 
 pub struct Meter {
     daemon: i32,
@@ -128,16 +128,16 @@ fn children_cpu() -> Result<Duration> {
     Ok(Duration::from_micros(micros.iter().sum::<i64>().unsigned_abs()))
 }
 
-/// Time on a processor of a daemon and of its process that walks over sockets.
+/// Time on a processor of a daemon and of its process that scans over sockets.
 pub fn daemon_ns(pid: i32) -> Result<f64> {
-    let walker = walker(pid)?.map_or(Ok(0.0), |walker| cpu_ns(walker, |_| true))?;
-    Ok(cpu_ns(pid, |_| true)? + walker)
+    let scanner = scanner(pid)?.map_or(Ok(0.0), |scanner| cpu_ns(scanner, |_| true))?;
+    Ok(cpu_ns(pid, |_| true)? + scanner)
 }
 
 /// Time for which these two waited for a processor.
 pub fn daemon_waited_ns(pid: i32) -> Result<f64> {
     let mut total = 0.0;
-    for process in [Some(pid), walker(pid)?].into_iter().flatten() {
+    for process in [Some(pid), scanner(pid)?].into_iter().flatten() {
         for thread in threads(process)? {
             total += number(&format!("/proc/{process}/task/{thread}/schedstat"), "", 1)?;
         }
@@ -145,19 +145,19 @@ pub fn daemon_waited_ns(pid: i32) -> Result<f64> {
     Ok(total)
 }
 
-/// Memory that the process which walks over sockets has for itself alone.
-pub fn walker_mb(daemon: i32) -> Result<f64> {
-    let walker = walker(daemon)?.context("the daemon has no process that walks over sockets")?;
-    let rollup = format!("/proc/{walker}/smaps_rollup");
+/// Memory that the process which scans over sockets has for itself alone.
+pub fn scanner_mb(daemon: i32) -> Result<f64> {
+    let scanner = scanner(daemon)?.context("the daemon has no process that scans over sockets")?;
+    let rollup = format!("/proc/{scanner}/smaps_rollup");
     let own = number(&rollup, "Private_Clean:", 0)? + number(&rollup, "Private_Dirty:", 0)?;
     Ok(own * 1024.0 / 1e6)
 }
 
-fn walker(daemon: i32) -> Result<Option<i32>> {
+fn scanner(daemon: i32) -> Result<Option<i32>> {
     let children = numbers(&format!("/proc/{daemon}/task/{daemon}/children"), "")?;
     let mut children = children.into_iter().map(|pid| pid as i32);
     let name = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    Ok(children.find(|pid| name(pid).trim_end() == "giveway-walk"))
+    Ok(children.find(|pid| name(pid).trim_end() == "giveway-scan"))
 }
 
 /// Time on a processor of those threads that count.

@@ -14,7 +14,7 @@ use crate::network::join_router;
 use crate::uplink::PACKET_BYTES;
 
 pub const FAR_ADDRESS: &str = "10.79.3.2";
-/// The modem's device towards the far end.
+/// The modem's device towards the remote host.
 const CORE: &str = "core";
 /// Packets that the modem holds: as Linux's own default for a device.
 const MODEM_PACKETS: u64 = 1_000;

@@ -34,7 +34,7 @@ impl Namespace {
     }
 
     /// The same with tables for few sockets, as a small device has them. Other namespaces share the machine's tables, and a
-    /// walk over the sockets of 24 GB's takes 3 ms: those of fifty daemons beside each other leave no time for any of them. Before
+    /// scan over the sockets of 24 GB's takes 3 ms: those of fifty daemons beside each other leave no time for any of them. Before
     /// Linux 6.1, where there are no such tables, it is an ordinary one.
     pub fn create_small(role: &str) -> Result<Self> {
         let name = name(role);

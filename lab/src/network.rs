@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Virtual wires between network namespaces: pairs of devices, with addresses and neighbours that are known already, so
+//! Virtual wires between network namespaces: pairs of devices, with addresses and peers that are known already, so
 //! that none has to be asked for.
 //! Input: the two ends. Output: connected devices, which go with their namespaces. Limits and delays nothing.
 
@@ -39,8 +39,8 @@ pub fn join(ends: [End; 2]) -> Result<()> {
     for (end, other) in [(ends[0], ends[1]), (ends[1], ends[0])] {
         end.at.run("ethtool", &format!("-K {} {OFFLOADS_OFF}", end.device))?;
         let addresses = other.addresses.iter().filter_map(|address| address.split('/').next());
-        let neighbours: Vec<_> = addresses.map(|address| (address, other.mac)).collect();
-        end.set_up(&neighbours)?;
+        let peers: Vec<_> = addresses.map(|address| (address, other.mac)).collect();
+        end.set_up(&peers)?;
     }
     Ok(())
 }
@@ -66,8 +66,8 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Addresses, the device up, and where its neighbours (address, hardware address) are.
-    pub fn set_up(&self, neighbours: &[(&str, &str)]) -> Result<()> {
+    /// Addresses, the device up, and where its peers (address, hardware address) are.
+    pub fn set_up(&self, peers: &[(&str, &str)]) -> Result<()> {
         let device = self.device;
         let mut lines: Vec<String> = Vec::new();
         lines.extend(
@@ -79,7 +79,7 @@ impl<'a> End<'a> {
         let known = |(address, mac): &(&str, &str)| {
             format!("neighbour replace {address} lladdr {mac} dev {device} nud permanent")
         };
-        lines.extend(neighbours.iter().map(known));
+        lines.extend(peers.iter().map(known));
         lines.iter().try_for_each(|line| self.at.ip(line))
     }
 }
@@ -100,7 +100,7 @@ pub fn raise_pair() -> Result<(Namespace, Namespace)> {
     Ok((device, peer))
 }
 
-/// Two devices, each at its namespace by its name, with an address and its prefix; neighbours are asked for, and routes are
+/// Two devices, each at its namespace by its name, with an address and its prefix; peers are asked for, and routes are
 /// the caller's.
 pub fn pair(a: (&Namespace, &str, &str), b: (&Namespace, &str, &str)) -> Result<()> {
     let (at, device, _) = a;

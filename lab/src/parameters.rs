@@ -80,7 +80,7 @@ impl Parameters {
                 return Err(usage(format!("unknown parameter `{name}`{hint}")));
             };
             let value = parameter.kind.read(text);
-            let value = value.map_err(|why| usage(format!("`{name}={text}`: {why}")))?;
+            let value = value.map_err(|reason| usage(format!("`{name}={text}`: {reason}")))?;
             values.insert(parameter.name, value);
         }
         Ok(Self { values })

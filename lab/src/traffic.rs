@@ -2,7 +2,7 @@
 //! What the stations send: `iperf3` measures goodput, `stream` starts and stops at exact times,
 //! `crowd` holds thousands of connections of which a few speak; `realtime` sends packets with deadlines beside floods;
 //! `application` uploads as a phone's programs do; `endless` holds transfers and notes what of them arrives when;
-//! `hostile` sends what no honest stack would; `liar` tells neighbours what is not true; `uploads` are those of all stations of
+//! `hostile` sends what no honest stack would; `liar` tells peers what is not true; `uploads` are those of all stations of
 //! an access point, at rates that change; `http` is a phone's browser beside its upload, `work` a program that
 //! computes beside it; `arrivals` counts what comes, whatever sent it, and `ssh` is a real server of OpenSSH's.
 

@@ -2,7 +2,7 @@
 //! One device behind a narrow uplink, as P0's phone is: the queue forms inside the device, and nothing behind it has
 //! one worth the name.
 //! Input: the rates, the round trip, and what queues in the device. Output: three namespaces, connected: the device,
-//! the radio (the link itself, serial and with its delay both ways) and the far end; gone when dropped. Starts no
+//! the radio (the link itself, serial and with its delay both ways) and the remote host; gone when dropped. Starts no
 //! traffic and no daemon.
 
 pub mod queue;
@@ -20,7 +20,7 @@ pub const FAR_ADDRESS: &str = "10.78.2.2";
 pub const PACKET_BYTES: u64 = 1_514;
 pub const DEVICE_ADDRESS: &str = "10.78.1.2";
 const DEVICE_MAC: &str = "02:00:00:00:01:02";
-/// The radio's devices: towards the device, towards the far end.
+/// The radio's devices: towards the device, towards the remote host.
 const WLAN: &str = "wlan";
 const CORE: &str = "core";
 /// More than what can be under way: the link itself never drops.
@@ -50,7 +50,7 @@ pub enum UplinkQueue {
     Threads,
     /// giveway's.
     Giveway {
-        gate: bool,
+        cpu_gate: bool,
         /// Of background's segments.
         short: bool,
     },
@@ -82,7 +82,7 @@ impl Uplink {
             (CORE, "02:00:00:00:02:01", "10.78.2.1/24"),
         )?;
         uplink.radio.run("sysctl", "-qw net.ipv4.ip_forward=1")?;
-        queue::put_up(&uplink.device, shape)?;
+        queue::install(&uplink.device, shape)?;
         for (end, gateway) in [(&uplink.device, "10.78.1.1"), (&uplink.far, "10.78.2.1")] {
             end.ip(&format!("route add default via {gateway}"))?;
         }
@@ -91,7 +91,7 @@ impl Uplink {
         Ok(uplink)
     }
 
-    /// The addresses of the device and the far end by IPv6, which they have from now on.
+    /// The addresses of the device and the remote host by IPv6, which they have from now on.
     pub fn add_ipv6(&self) -> Result<[&'static str; 2]> {
         const ENDS: [&str; 2] = ["fd78:1::2", "fd78:2::2"];
         for (at, device, address) in [

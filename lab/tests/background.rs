@@ -136,7 +136,7 @@ fn what_radio_does_to_single_packets_is_not_taken_for_others_for_good() {
 
 /// Radio does so. It looks like somebody else's share, but for what each second packet waits.
 #[test]
-fn half_of_the_rate_is_believed_after_some_minutes() {
+fn half_of_the_rate_is_authenticated_after_some_minutes() {
     for (name, kind) in CELLS.into_iter().filter(|(_, kind)| *kind != Kind::Policer) {
         let detour = Detour {
             from_s: 30.0,

@@ -52,7 +52,7 @@ mod senders {
                     format!("-n {near} link set gwx up"),
                     format!("-n {far} link set gwx up"),
                     // Whoever waits for an answer about an address is told nothing of a refusal.
-                    format!("-n {near} neighbour replace {FAR} {there} dev gwx nud permanent"),
+                    format!("-n {near} peer replace {FAR} {there} dev gwx nud permanent"),
                 ] {
                     run(Command::new("ip").args(line.split_whitespace()));
                 }
@@ -68,7 +68,7 @@ mod senders {
                 daemon.args(["run", "--interface", "gwx", "--config"]).arg(&config);
                 self.daemon = Some(daemon.stderr(Stdio::null()).spawn().unwrap());
                 let end = Instant::now() + PATIENCE;
-                while self.queue()["in_force"].is_null() {
+                while self.queue()["installed"].is_null() {
                     assert!(Instant::now() < end, "giveway puts no queue up: {}", self.queue());
                     thread::sleep(Duration::from_millis(20));
                 }
@@ -103,7 +103,7 @@ mod senders {
                 serde_json::from_slice::<Value>(&said).unwrap_or_default()["queue"].take()
             }
 
-            /// The refusals that the daemon counts, from a pass after this call.
+            /// The refusals that the daemon counts, from a poll after this call.
             fn refused(&self) -> u64 {
                 let asked_ns = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap()).as_nanos();
                 let start = Instant::now();

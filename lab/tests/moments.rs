@@ -114,7 +114,7 @@ fn a_delay_of_long_ago_ends_no_round() {
     decides(lab_round_is_cut_short, (6, true), false);
 }
 
-/// After 24.9 days a download no longer gave way: each echo was before the moment from which echoes are trusted.
+/// After 24.9 days a download no longer yielded: each echo was before the moment from which echoes are trusted.
 #[test]
 fn a_download_takes_round_trips_however_long_ago_it_was_silent() {
     decides(lab_download_sample_us, (10, 0), 20_000);

@@ -189,8 +189,8 @@ fn a_key_is_all_that_stations_need_to_share() {
     ];
     let result = run("no-numbers", &settings);
     // On an unknown air limits begin after 7.5 s.
-    for (variant, neighbours, is_limited) in [("key", 2.0, true), ("no-key", 0.0, false)] {
-        assert_eq!(metric(&result, variant, "neighbours"), neighbours, "{variant}");
+    for (variant, peers, is_limited) in [("key", 2.0, true), ("no-key", 0.0, false)] {
+        assert_eq!(metric(&result, variant, "peers"), peers, "{variant}");
         assert_eq!(metric(&result, variant, "cap_segments") > 0.0, is_limited, "{variant}");
     }
 }
@@ -239,7 +239,7 @@ fn a_member_that_lies_is_heard_and_takes_nobody_off_the_air() {
         "warmup_s=4",
     ];
     let result = run("liar", &settings);
-    assert_eq!(metric(&result, "everything", "neighbours"), 2.0);
+    assert_eq!(metric(&result, "everything", "peers"), 2.0);
     assert!(metric(&result, "everything/honest", "least_mbit") > 0.1);
 }
 
@@ -393,14 +393,14 @@ fn nothing_is_left_of_a_daemon_that_was_killed() {
     assert_eq!(metric(&result, "both", "failures"), 0.0);
 }
 
-/// Of the guardian's undo: what fails once is tried again.
+/// Of the watchdog's undo: what fails once is tried again.
 #[test]
 fn nothing_is_left_where_a_system_call_of_the_undo_fails() {
     let Some(_turn) = turn_on_air() else { return };
-    let settings = ["variants=guardian/end", "calls=netns-N/queue,socket("];
+    let settings = ["variants=watchdog/end", "calls=netns-N/queue,socket("];
     let (result, _) = run_and_count_figures("faults", &settings);
-    assert!(metric(&result, "guardian/end", "failed_calls") >= 2.0);
-    assert_eq!(metric(&result, "guardian/end", "left_until_revert"), 0.0);
+    assert!(metric(&result, "watchdog/end", "failed_calls") >= 2.0);
+    assert_eq!(metric(&result, "watchdog/end", "left_until_revert"), 0.0);
 }
 
 #[test]
@@ -409,7 +409,7 @@ fn a_user_who_does_the_worst_takes_no_deadlines_of_others() {
     let settings = ["kernel=host", "seconds=3", "variants=user/giveway"];
     let (result, _) = run_and_count_figures("abuse", &settings);
     assert!(metric(&result, "user/giveway", "abuses") > 100.0);
-    assert_eq!(metric(&result, "user/giveway", "believed_at_end"), 1.0);
+    assert_eq!(metric(&result, "user/giveway", "authenticated_at_end"), 1.0);
     // Without shares it is all of them; under htb such near deadlines are not all safe.
     assert!(metric(&result, "user/giveway", "refused_percent") < 90.0);
 }
@@ -420,13 +420,13 @@ fn watching_is_cheaper_than_asking_ss() {
     let settings = ["sockets=500", "active=20", "seconds=5", "warmup_s=2"];
     let result = run("monitor-cost", &settings);
     let [daemon, programs, pass] =
-        ["cpu_percent_daemon", "cpu_percent_bpf", "pass_us"].map(|name| metric(&result, "open/500", name));
+        ["cpu_percent_daemon", "cpu_percent_bpf", "poll_us"].map(|name| metric(&result, "open/500", name));
     assert!(daemon > 0.0 && programs > 0.0 && pass > 0.0);
     // Far from the goals: a machine that runs tests is busy.
     assert!(metric(&result, "open/500", "ss_over_pass") > 2.0);
     assert!(metric(&result, "open/500", "rss_mb") < 40.0);
-    assert_eq!(metric(&result, "idle/alone", "neighbours"), 0.0);
-    assert_eq!(metric(&result, "idle/neighbour", "neighbours"), 1.0);
+    assert_eq!(metric(&result, "idle/alone", "peers"), 0.0);
+    assert_eq!(metric(&result, "idle/peer", "peers"), 1.0);
 }
 
 #[test]
@@ -472,15 +472,15 @@ fn unlimited_traffic_pays_nothing_without_a_limit_and_each_of_many_limits_holds(
 }
 
 #[test]
-fn a_lifted_connection_grows_past_its_cap() {
+fn a_cleared_connection_grows_past_its_cap() {
     let Some(_turn) = turn_on_air() else { return };
-    let result = run("lift", &["lifts=1", "warmup_s=3", "medium=fixed54"]);
-    let [before, after] = ["goodput_before_mbit", "goodput_mbit"].map(|name| metric(&result, "lifted/fixed54", name));
+    let result = run("clear", &["clears=1", "warmup_s=3", "medium=fixed54"]);
+    let [before, after] = ["goodput_before_mbit", "goodput_mbit"].map(|name| metric(&result, "cleared/fixed54", name));
     assert!(
         (1.0..2.1).contains(&before) && after > before,
         "{before}, then {after} Mbit/s"
     );
-    assert!(metric(&result, "lifted/fixed54", "cwnd_segments") > 43.0);
+    assert!(metric(&result, "cleared/fixed54", "cwnd_segments") > 43.0);
     assert!(metric(&result, "control/fixed54/beside", "goodput_mbit") > 2.1);
 }
 
@@ -600,7 +600,7 @@ mod in_guest {
     }
 
     #[test]
-    pub fn a_background_transfer_gives_way_to_another_device() {
+    pub fn a_background_transfer_yields_to_another_device() {
         let Some(_turn) = turn_in_guest() else { return };
         let settings = [
             "variants=fifo-100/giveway,codel/download",
@@ -659,7 +659,7 @@ mod in_guest {
         let Some(_turn) = turn_in_guest() else { return };
         // Each run is as long as in full, since 2 ms of what the gate costs come once in each: 0.4% of a run of 0.45 s.
         let settings = ["variants=alone,plain,giveway", "steps_m=100", "runs=1"];
-        let (result, _) = run_and_count_figures("gate", &settings);
+        let (result, _) = run_and_count_figures("cpu_gate", &settings);
         let run_time_s = |variant| metric(&result, variant, "run_time_mean_s");
         assert!(run_time_s("giveway") < 1.01 * run_time_s("alone"));
         assert!(run_time_s("plain") > 1.05 * run_time_s("alone"));
@@ -738,7 +738,7 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
     (
         "admission-cost",
         Tests(&[
-            admission_agrees_with_the_exact_walk,
+            admission_agrees_with_the_exact_scan,
             in_guest::a_packet_with_a_deadline_costs_at_most_2500_instructions_however_many_wait,
         ]),
     ),
@@ -785,13 +785,16 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
         "foreground-down",
         Tests(&[in_guest::pages_and_a_call_beside_downloads_hardly_wait_where_the_rate_is_known]),
     ),
-    ("gate", Tests(&[in_guest::an_upload_waits_for_a_program_that_computes])),
+    (
+        "cpu_gate",
+        Tests(&[in_guest::an_upload_waits_for_a_program_that_computes]),
+    ),
     ("join-leave", Tests(&[caps_follow_senders_that_join_start_stop_and_die])),
     (
         "liar",
         Tests(&[a_member_that_lies_is_heard_and_takes_nobody_off_the_air]),
     ),
-    ("lift", Tests(&[a_lifted_connection_grows_past_its_cap])),
+    ("clear", Tests(&[a_cleared_connection_grows_past_its_cap])),
     (
         "limit-cost",
         Tests(&[unlimited_traffic_pays_nothing_without_a_limit_and_each_of_many_limits_holds]),
@@ -871,10 +874,10 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
             in_guest::a_rule_makes_timers_wake_up_sooner_in_virtual_time,
         ]),
     ),
-    ("work", Tests(&[what_a_backup_starts_gives_way_as_the_backup_does])),
+    ("work", Tests(&[what_a_backup_starts_yields_as_the_backup_does])),
     (
         "yield",
-        Tests(&[in_guest::a_background_transfer_gives_way_to_another_device]),
+        Tests(&[in_guest::a_background_transfer_yields_to_another_device]),
     ),
 ];
 
@@ -953,7 +956,7 @@ fn each_process_that_connects_has_its_class() {
 }
 
 #[test]
-fn what_a_backup_starts_gives_way_as_the_backup_does() {
+fn what_a_backup_starts_yields_as_the_backup_does() {
     let Some(_turn) = turn() else { return };
     let settings = [
         "variants=upload,packaged/restic,exec/git-2222",
@@ -1074,7 +1077,7 @@ fn a_handler_that_never_ends_its_request_loses_its_priority_and_no_rule_pays() {
 }
 
 #[test]
-fn admission_agrees_with_the_exact_walk() {
+fn admission_agrees_with_the_exact_scan() {
     let Some(_turn) = turn() else { return };
     let (result, _) = run_and_count_figures("admission-cost", &["variants=trial", "cases=20000"]);
     assert_eq!(metric(&result, "trial", "cases"), 20_000.0);

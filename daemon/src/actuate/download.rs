@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Limits and order for what arrives: bpf/download.bpf.c at the way in of links sends what is limited, or gives way, by an
+//! Limits and order for what arrives: bpf/download.bpf.c at the way in of links sends what is limited, or yields, by an
 //! intermediate device (ifb), whose queue ([`tree`]) holds it. Input: plans. Output: success or one reason, with nothing of the
 //! plan left; and what has come.
 //!
@@ -121,11 +121,11 @@ impl DownloadActuator {
         let Some(plan) = plan else {
             return self.take_down().map(|()| LeftOut::new());
         };
-        let put_up = self.put_up(plan, shared, numbers);
-        put_up.inspect_err(|_| self.give_up())
+        let install = self.install(plan, shared, numbers);
+        install.inspect_err(|_| self.give_up())
     }
 
-    fn put_up(
+    fn install(
         &mut self,
         plan: &DetourPlan,
         shared: Option<&ReceiveMaps>,
@@ -149,19 +149,19 @@ impl DownloadActuator {
         };
         self.journal.add([&DownloadEntry::Device(detour)])?;
         let ifindex = device::make(&mut self.netlink, DOWN)?;
-        let tree = Tree::put_up(&mut self.netlink, ifindex)?;
+        let tree = Tree::install(&mut self.netlink, ifindex)?;
         let standing = InstalledDownload::load(ifindex, tree, shared)?;
         device::switch_on(&mut self.netlink, ifindex)?;
         Ok(standing)
     }
 
-    /// Why what was put up does not work any more, if it does not; at the next [`Self::set`] it is made anew.
+    /// Why what was installed does not work any more, if it does not; at the next [`Self::set`] it is made anew.
     pub fn lost(&mut self, numbers: &BTreeMap<u32, u32>) -> Option<String> {
         let standing = self.standing.as_mut()?;
-        let why = standing.check(&mut self.netlink, numbers).err()?;
-        let why = format!("{why:#}");
+        let reason = standing.check(&mut self.netlink, numbers).err()?;
+        let reason = format!("{reason:#}");
         self.give_up();
-        Some(why)
+        Some(reason)
     }
 
     fn give_up(&mut self) {
@@ -204,9 +204,9 @@ impl DownloadActuator {
         match &followed {
             Ok(()) => standing.containers_failed = None,
             Err(error) => {
-                let (again, why) = standing.containers_failed.get_or_insert_default();
+                let (again, reason) = standing.containers_failed.get_or_insert_default();
                 again.failed(now());
-                *why = format!("what arrives for containers is not limited: {error:#}");
+                *reason = format!("what arrives for containers is not limited: {error:#}");
             }
         }
         followed
@@ -219,7 +219,7 @@ impl DownloadActuator {
             .standing
             .iter()
             .filter_map(|standing| standing.containers_failed.as_ref());
-        let failed = failed.map(|(_, why)| why.clone());
+        let failed = failed.map(|(_, reason)| reason.clone());
         failed
             .chain(containers.map(ContainerDownloads::missing).unwrap_or_default())
             .collect()
@@ -233,7 +233,7 @@ impl DownloadActuator {
         }
     }
 
-    /// What each limit, and what gives way, has let pass; None: not looked at now.
+    /// What each limit, and what yields, has let pass; None: not looked at now.
     pub fn counted(&mut self) -> Option<Counted> {
         let Some(standing) = &mut self.standing else {
             return Some(Counted::default());
@@ -401,7 +401,7 @@ impl InstalledDownload {
         if !self.tree.stands(netlink)? {
             bail!("another tool has changed the queue of the intermediate device {name}");
         }
-        // Its queue was put up anew meanwhile.
+        // Its queue was installed anew meanwhile.
         let mut ordered = self.tree.ordered();
         if ordered.any(|(number, ifindex)| numbers.get(&ifindex).is_some_and(|now| *now != number)) {
             bail!("a link has another number now");
@@ -520,9 +520,9 @@ fn wait_for(mut is_over: impl FnMut() -> Result<bool>) -> Result<()> {
 }
 
 impl Entry for DownloadEntry {
-    fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
+    fn restore(&self, dry_run: bool) -> Result<Vec<String>> {
         match self {
-            Self::Filter(filtered) => filtered.put_back(dry_run),
+            Self::Filter(filtered) => filtered.restore(dry_run),
             Self::Device(_) => remove_all(DOWN, dry_run),
         }
     }

@@ -242,7 +242,7 @@ fn take_off(
 }
 
 impl Entry for FilteredDevice {
-    fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
+    fn restore(&self, dry_run: bool) -> Result<Vec<String>> {
         let mut netlink = Netlink::open()?;
         let mut lines = Vec::new();
         let with_clsact = way_in::with_clsact(&mut netlink)?;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Nice 19 and the idle I/O class for processes that are background (bpf/nice.bpf.c). Input: processes, each with the cause
-//! for which it is made nice, and which causes are in force. Output: what each had before; which threads somebody else has
+//! for which it is reniced, and which causes are active. Output: what each had before; which threads somebody else has
 //! set since. It never decides.
 //!
 //! What a thread had is noted in its own storage before it is changed. The map of notes and the program that hands them on
-//! are pinned, so that both outlive the daemon; the journal `nice` names the map. So this puts back too what a dead daemon
-//! made nice, by the same walk. Nothing here opens a file of /proc.
+//! are pinned, so that both outlive the daemon; the journal `nice` names the map. So this restores too what a dead daemon
+//! reniced, by the same scan. Nothing here opens a file of /proc.
 //!
 //! Loaded with the first process. Where that fails, the next process is another try.
 
@@ -36,13 +36,13 @@ pub use notes::probe;
 
 /// Threads of a user that are set or put back in a second.
 const OF_A_USER: u32 = 2048;
-/// What was started while the walk went on is found by the next one.
+/// What was started while the scan went on is found by the next one.
 const ROUNDS: u32 = 4;
 /// Who undoes looks until nothing is found for so long: a fork that began before may make its task known later.
 const QUIET: Duration = Duration::from_millis(100);
 /// And no longer than this.
 const PATIENCE: Duration = Duration::from_secs(4);
-const BETWEEN_WALKS: Duration = Duration::from_millis(10);
+const BETWEEN_SCANS: Duration = Duration::from_millis(10);
 
 pub struct NiceActuator {
     place: Place,
@@ -52,7 +52,7 @@ pub struct NiceActuator {
     map: MapHandle,
     notes: Option<Notes>,
     causes: BTreeSet<u32>,
-    /// Why the latest process was not made nice.
+    /// Why the latest process was not reniced.
     refused: Option<String>,
     /// Why something waits to be done.
     unsettled: Option<String>,
@@ -62,7 +62,7 @@ pub struct NiceActuator {
 
 pub const UNDO: UndoHandler = UndoHandler::of::<NiceEntry>(JournalFile::Nice);
 
-/// Written down before the first process is made nice.
+/// Written down before the first process is reniced.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct NiceEntry {
     map_id: u32,
@@ -92,7 +92,7 @@ impl NiceActuator {
         self.refused.iter().chain(&self.unsettled).cloned()
     }
 
-    /// What was made nice by another cause gets back what it had, in the next [`Self::settle`].
+    /// What was reniced by another cause gets back what it had, in the next [`Self::settle`].
     pub fn set_causes(&mut self, causes: BTreeSet<u32>) -> Result<()> {
         self.causes = causes;
         self.notes
@@ -112,7 +112,7 @@ impl NiceActuator {
         self.refused = outcome
             .as_ref()
             .err()
-            .map(|error| format!("background processes are not made nice: {error:#}"));
+            .map(|error| format!("background processes are not reniced: {error:#}"));
         let threads = outcome?;
         let main = threads
             .iter()
@@ -129,7 +129,7 @@ impl NiceActuator {
         })
     }
 
-    /// Sets what is noted to be set, and puts back what is to be put back; returns the threads that somebody else has set
+    /// Sets what is noted to be set, and restores what is to be restored; returns the threads that somebody else has set
     /// meanwhile. What cannot be done now is done by a later one.
     pub fn settle(&mut self) -> Vec<(ProcessId, u32, String)> {
         let mut taken = Vec::new();
@@ -138,7 +138,7 @@ impl NiceActuator {
         };
         let mut settle = || {
             for _ in 0..ROUNDS {
-                let tasks = notes.walk()?;
+                let tasks = notes.scan()?;
                 taken.extend(tasks.iter().filter_map(Task::taken));
                 if !renice_all(&self.map, &tasks)? {
                     break;
@@ -163,7 +163,7 @@ impl NiceActuator {
     /// Pinned and journalled before anything is changed.
     fn load(&mut self) -> Result<Notes> {
         // What an earlier daemon has left must not be forgotten by pinning our own map in the place of its.
-        self.put_back_earlier()?;
+        self.restore_earlier()?;
         let mut notes = Notes::load(&self.map, OF_A_USER)?;
         notes.set_causes(&self.causes)?;
         let map_id = self.map.info().context("cannot ask about the notes")?.info.id;
@@ -177,7 +177,7 @@ impl NiceActuator {
                 let mut links = NICE_LINKS.into_iter().zip(&mut notes.inherit);
                 links.try_for_each(|(name, link)| pin(&folder.join(name), |path| Ok(link.pin(path)?)))
             })
-            .context("what is made nice must be known when the daemon has died")?;
+            .context("what is reniced must be known when the daemon has died")?;
         self.life.hold_nice_notes(map_id);
         self.journal.add([&NiceEntry { map_id, unnoted_id }])?;
         Ok(notes)
@@ -186,22 +186,22 @@ impl NiceActuator {
 
 impl NiceActuator {
     /// Ok: there is nothing of an earlier daemon any more.
-    fn put_back_earlier(&mut self) -> Result<()> {
+    fn restore_earlier(&mut self) -> Result<()> {
         let journal = self.place.journal(UNDO.file);
         match self.earlier.take() {
             Some(undoing) if undoing.is_finished() => {
-                let left = undoing.join().map_err(|_| anyhow!("what puts it back has died"))?;
+                let left = undoing.join().map_err(|_| anyhow!("what restores it has died"))?;
                 ensure!(left.failed.is_empty(), "{}", left.failed.join("; "));
                 return Ok(());
             }
             Some(undoing) => self.earlier = Some(undoing),
             None if fs::metadata(&journal).is_ok_and(|file| file.len() > 0) => {
-                let undo = move || journal::undo(&journal, UNDO.put_back, false);
+                let undo = move || journal::undo(&journal, UNDO.restore, false);
                 self.earlier = Some(Builder::new().spawn(undo)?);
             }
             None => return Ok(()),
         }
-        bail!("what an earlier daemon has made nice is put back first")
+        bail!("what an earlier daemon has reniced is restored first")
     }
 }
 
@@ -230,7 +230,7 @@ pub fn notes_of(pins: &Pins, map_id: u32) -> Result<Option<MapHandle>> {
 pub struct UnnotedCount(MapHandle);
 
 impl UnnotedCount {
-    /// None where nothing was made nice.
+    /// None where nothing was reniced.
     pub fn of(place: &Place) -> Option<Self> {
         let written = fs::read_to_string(place.journal(UNDO.file)).ok()?;
         let made: NiceEntry = serde_json::from_str(written.lines().last()?).ok()?;
@@ -249,7 +249,7 @@ impl UnnotedCount {
 }
 
 impl Entry for NiceEntry {
-    fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
+    fn restore(&self, dry_run: bool) -> Result<Vec<String>> {
         let pins = Place::here()?.pins();
         let found = notes_of(&pins, self.map_id).context("cannot open the notes of nice tasks")?;
         let map = found.ok_or_else(|| {
@@ -257,11 +257,11 @@ impl Entry for NiceEntry {
                 .context("the notes of nice tasks are gone, so background processes may stay at nice 19")
         })?;
         let notes = Notes::load_to_end(&map, dry_run)?;
-        let mut put_back = BTreeSet::new();
+        let mut restore = BTreeSet::new();
         let (begun, mut quiet_since) = (Instant::now(), Instant::now());
         loop {
-            let tasks = notes.walk()?;
-            put_back.extend(tasks.iter().filter(|task| task.back > 0).map(|task| task.tgid));
+            let tasks = notes.scan()?;
+            restore.extend(tasks.iter().filter(|task| task.back > 0).map(|task| task.tgid));
             if dry_run {
                 break;
             }
@@ -270,16 +270,16 @@ impl Entry for NiceEntry {
             } else if quiet_since.elapsed() >= QUIET {
                 break;
             } else {
-                sleep(BETWEEN_WALKS);
+                sleep(BETWEEN_SCANS);
             }
             if begun.elapsed() > PATIENCE {
                 bail!(
-                    "more processes are started at nice 19 than can be put back in {} s; try `giveway revert` again",
+                    "more processes are started at nice 19 than can be restored in {} s; try `giveway revert` again",
                     PATIENCE.as_secs()
                 );
             }
         }
-        let line = match put_back.len() {
+        let line = match restore.len() {
             0 => None,
             1 => Some("1 background process back at its own nice value and I/O class".to_owned()),
             many => Some(format!(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The queues of the managed links. Input: plans, and what is said of flows. Output: success or one reason, and what was counted; no
-//! link's failure touches another. It never decides. Each job is a file: a queue is put up, tuned and taken down ([`put_up`],
-//! [`segments`]), what stood there is put back ([`undo`]), packets are classified by what is said of them ([`treatments`],
+//! link's failure touches another. It never decides. Each job is a file: a queue is installed, tuned and taken down ([`install`],
+//! [`segments`]), what stood there is restored ([`undo`]), packets are classified by what is said of them ([`treatments`],
 //! [`forwarded`], [`local`]), and what comes of it is read ([`counters`], [`ordered`]). [`admission`], [`bpf_qdisc`] and [`htb`] are
 //! what it works with.
 
@@ -28,9 +28,9 @@ mod bpf_qdisc;
 mod counters;
 mod forwarded;
 pub mod htb;
+mod install;
 mod local;
 mod ordered;
-mod put_up;
 mod segments;
 mod sojourn;
 mod treatments;
@@ -50,14 +50,14 @@ pub struct QueueActuator {
     netlink: Netlink,
     place: Place,
     journal: Journal<OriginalQueue>,
-    /// What could not be put back, and stays journalled; and why.
+    /// What could not be restored, and stays journalled; and why.
     left: Vec<(OriginalQueue, String)>,
     /// By interface.
     links: BTreeMap<u32, ManagedLink>,
     rules: Vec<Deadline>,
     /// What arrival.bpf.c knows of requests, for their answers.
     requests: Option<MapHandle>,
-    /// Of tasks that giveway makes nice itself; None: it makes none.
+    /// Of tasks that giveway renices itself; None: it makes none.
     nice_notes: Option<MapHandle>,
     /// What was chosen for tasks.
     records: Option<MapHandle>,
@@ -70,17 +70,17 @@ pub struct QueueActuator {
     treated: BTreeMap<Cookie, Treatment>,
     /// And of processes, for what they connect.
     treated_processes: BTreeMap<ProcessId, Treatment>,
-    /// Loaded when the first queue is put up, and kept from then on.
+    /// Loaded when the first queue is installed, and kept from then on.
     admission: Option<Admission>,
     qdisc: Option<BpfQdisc>,
     is_prepared: bool,
     /// Loaded where there is a veth device beside the links.
     containers: Option<Result<ForwardedContainers>>,
-    /// The links that were in force when such devices were looked for.
+    /// The links that were active when such devices were looked for.
     followed: Option<BTreeSet<u32>>,
 }
 
-/// A link on which a plan is in force.
+/// A link on which a plan is active.
 struct ManagedLink {
     /// By which BPF finds what is kept of it.
     number: u32,
@@ -138,13 +138,13 @@ impl QueueActuator {
     pub fn prepare(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.is_prepared, true) {
             true => Ok(()),
-            false => self.load(Backend::Qdisc),
+            false => self.load(Backend::Bpf),
         }
     }
 
     /// What the backend needs, unless it is loaded already.
     fn load(&mut self, backend: Backend) -> Result<()> {
-        if self.admission.is_some() && (backend != Backend::Qdisc || self.qdisc.is_some()) {
+        if self.admission.is_some() && (backend != Backend::Bpf || self.qdisc.is_some()) {
             return Ok(());
         }
         let netns_inum = self.place.netns_inum();
@@ -180,7 +180,7 @@ impl QueueActuator {
                 admission
             }
         };
-        if backend == Backend::Qdisc && self.qdisc.is_none() {
+        if backend == Backend::Bpf && self.qdisc.is_none() {
             self.qdisc = Some(BpfQdisc::register(
                 netns_inum,
                 &admission.shared,
@@ -208,13 +208,13 @@ impl QueueActuator {
         self.admission.as_ref().map(|admission| &admission.shared.received)
     }
 
-    /// The links on which something is in force, by number and name.
-    pub fn in_force(&self) -> Vec<(u32, String)> {
+    /// The links on which something is active, by number and name.
+    pub fn installed(&self) -> Vec<(u32, String)> {
         let named = self.links.iter().map(|(ifindex, link)| (*ifindex, link.name.clone()));
         named.collect()
     }
 
-    pub fn is_in_force(&self) -> bool {
+    pub fn is_installed(&self) -> bool {
         !self.links.is_empty()
     }
 
@@ -231,23 +231,23 @@ impl QueueActuator {
         links.map(|(ifindex, link)| (*ifindex, link.number)).collect()
     }
 
-    /// What does not work of a queue that is in force, and why.
+    /// What does not work of a queue that is active, and why.
     pub fn missing(&self) -> Vec<String> {
-        let left = self.left.iter().map(|(_, why)| why.clone());
+        let left = self.left.iter().map(|(_, reason)| reason.clone());
         if self.links.is_empty() {
             return left.collect();
         }
         let nice = self.admission.as_ref().and_then(Admission::nice_missing);
         let early = self.admission.as_ref().and_then(Admission::early_missing);
-        let is_gated = self.links.values().any(|link| link.plan.tuning.gate);
-        let gate = self
+        let is_cpu_gated = self.links.values().any(|link| link.plan.tuning.cpu_gate);
+        let cpu_gate = self
             .qdisc
             .as_ref()
-            .filter(|_| is_gated)
+            .filter(|_| is_cpu_gated)
             .and_then(BpfQdisc::gate_missing);
         let containers = self.containers.as_ref().and_then(|loaded| loaded.as_ref().err());
         let containers = containers.map(|error| format!("containers' packets are not told apart: {error:#}"));
-        let missing = [nice, early, gate, containers];
+        let missing = [nice, early, cpu_gate, containers];
         missing.into_iter().flatten().chain(left).collect()
     }
 }

@@ -37,7 +37,7 @@ pub struct ScheduleActuator {
     journal: Journal<ThreadChange>,
     given: BTreeMap<ProcessId, Process>,
     usual_slice_ns: u64,
-    /// A thread could not be put back: the journal stays as long as it is, for the next undo.
+    /// A thread could not be restored: the journal stays as long as it is, for the next undo.
     has_failed: bool,
 }
 
@@ -150,7 +150,7 @@ impl ScheduleActuator {
 
     fn refused(&self, errno: Errno, tid: u32, schedule: &Schedule) -> String {
         let mut around = GrantConditions::of(tid, self.share_of(tid));
-        // What was tried has been taken back already.
+        // What was tried has been revoked already.
         if !schedule.cpus.is_empty() {
             around.cpus.0 = around.cpus.0.min(cpus_in_order(schedule).len());
         }
@@ -162,7 +162,7 @@ impl ScheduleActuator {
         let Some(process) = self.given.remove(&id) else {
             return false;
         };
-        let outcomes: Vec<_> = process.threads.values().map(ThreadChange::take_back).collect();
+        let outcomes: Vec<_> = process.threads.values().map(ThreadChange::revoke).collect();
         let set_back = outcomes.iter().filter(|outcome| matches!(outcome, Ok(true))).count();
         self.has_failed |= outcomes.iter().any(Result::is_err);
         if self.has_failed {
@@ -172,7 +172,7 @@ impl ScheduleActuator {
             .journal
             .replace(self.given.values().flat_map(|p| p.threads.values()))
         {
-            tracing::debug!("the journal of real time keeps more than is in force: {error:#}");
+            tracing::debug!("the journal of real time keeps more than is active: {error:#}");
         }
         set_back > 0
     }

@@ -16,10 +16,10 @@ use crate::place::Place;
 
 pub mod cap;
 mod control;
-pub mod lbe;
 pub mod pace;
 pub mod receive;
-mod walk;
+mod scan;
+pub mod scavenger;
 
 use cap::marks::{self, CapEntry};
 
@@ -28,7 +28,7 @@ const ACTUATORS: [(&str, IsWanted, Open); 4] = [
     ("nothing can be capped", |_| true, cap::open),
     (
         "a share that is found holds by cwnd alone",
-        |config| config.cap_policy() == CapPolicyName::Found,
+        |config| config.cap_policy() == CapPolicyName::Estimated,
         pace::open,
     ),
     (
@@ -50,7 +50,7 @@ type Open = fn(&Place, &MapHandle) -> Result<Box<dyn SocketActuator>>;
 pub trait SocketActuator {
     fn setting(&self) -> Setting;
 
-    /// Writes each value; `Unset` puts back what giveway found. Whatever undoes a value after this process's death is
+    /// Writes each value; `Unset` restores what giveway found. Whatever undoes a value after this process's death is
     /// recorded before the value is written.
     fn apply(&mut self, wanted: &[(Cookie, Value)]) -> Result<Vec<(Cookie, Outcome)>>;
 
@@ -62,13 +62,13 @@ pub trait SocketActuator {
         Vec::new()
     }
 
-    /// The map by which all is undone after this process's death, which the guardian holds as well.
+    /// The map by which all is undone after this process's death, which the watchdog holds as well.
     fn marks_id(&self) -> Option<u32> {
         None
     }
 
     /// The congestion control that it gives background connections.
-    fn background_control(&self) -> Option<&str> {
+    fn scavenger(&self) -> Option<&str> {
         None
     }
 
@@ -122,8 +122,8 @@ impl SocketActuators {
         self.actuators.iter().find_map(|actuator| actuator.marks_id())
     }
 
-    pub fn background_control(&self) -> Option<&str> {
-        self.actuators.iter().find_map(|actuator| actuator.background_control())
+    pub fn scavenger(&self) -> Option<&str> {
+        self.actuators.iter().find_map(|actuator| actuator.scavenger())
     }
 
     pub fn is_empty(&self) -> bool {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How one thread is scheduled: changed, and put back. Input: a thread and what it is to have. Output: what it had, or why
-//! the kernel refuses. It never decides, and puts back only what a thread still has as it was given.
+//! the kernel refuses. It never decides, and restores only what a thread still has as it was given.
 //!
 //! What a thread was is journalled before it is changed ([`ThreadChange`]), and put back from there, in this process or after
 //! its death. A thread is named by its number and a mark, since numbers are used again. Nothing here opens a file, where
@@ -62,7 +62,7 @@ impl ThreadChange {
     }
 
     /// Puts the thread back where it still has what it was given; whether it had.
-    pub fn take_back(&self) -> Result<bool> {
+    pub fn revoke(&self) -> Result<bool> {
         self.if_there(Self::restore)
     }
 
@@ -100,7 +100,7 @@ impl ThreadChange {
 
     /// Whether its CPUs are those that it was given, or what is left of them: the kernel takes away what is offline, and
     /// what the thread's cpuset does not have. Another tool may have chosen some of them as well; then asking for all of
-    /// them again gives more, and its choice is put back.
+    /// them again gives more, and its choice is restored.
     fn has_still(&self, given: &[u32]) -> Result<bool, Errno> {
         let found = cpus_of(self.tid)?;
         if found == given || !found.iter().all(|cpu| given.contains(cpu)) {
@@ -117,7 +117,7 @@ impl ThreadChange {
 
 impl Entry for ThreadChange {
     /// The line is the same for all threads of a process.
-    fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
+    fn restore(&self, dry_run: bool) -> Result<Vec<String>> {
         let did = self.if_there(if dry_run { Self::is_still } else { Self::restore })?;
         let (given, old) = (self.given.shown(), self.old.shown());
         let line = did.then(|| format!("process {}: {given} back to {old}", self.pid));
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_raised_thread_is_put_back_unless_another_tool_has_changed_it() {
+    fn a_raised_thread_is_restored_unless_another_tool_has_changed_it() {
         // The kernel gives real time to root only, and everything else of giveway needs root too.
         assert!(nix::unistd::geteuid().is_root(), "run the tests as root");
         let test = || {
@@ -190,9 +190,9 @@ mod tests {
             assert!(refusal.to_string().contains("set by another tool"));
             let raised = kept.unwrap();
             fifo(4).set(own).unwrap();
-            assert!(!raised.take_back().unwrap());
+            assert!(!raised.revoke().unwrap());
             fifo(3).set(own).unwrap();
-            assert!(raised.take_back().unwrap() && !raised.take_back().unwrap());
+            assert!(raised.revoke().unwrap() && !raised.revoke().unwrap());
             assert!(!Attributes::of(own).unwrap().is_realtime());
         };
         std::thread::spawn(test).join().unwrap();

@@ -62,8 +62,8 @@ impl UploadActuator {
         let Some(plan) = plan else {
             return self.take_down().map(|()| LeftOut::new());
         };
-        let put_up = self.put_up(plan);
-        put_up.inspect_err(|_| self.give_up())
+        let install = self.install(plan);
+        install.inspect_err(|_| self.give_up())
     }
 
     /// At whose egress what is limited takes the detour.
@@ -75,11 +75,11 @@ impl UploadActuator {
         links.copied().collect()
     }
 
-    fn put_up(&mut self, plan: &DetourPlan) -> Result<LeftOut> {
+    fn install(&mut self, plan: &DetourPlan) -> Result<LeftOut> {
         if self.standing.is_none() {
             device::remove(&mut self.netlink, UP)?;
             let ifindex = device::make(&mut self.netlink, UP)?;
-            let tree = Tree::put_up(&mut self.netlink, ifindex)?;
+            let tree = Tree::install(&mut self.netlink, ifindex)?;
             let filters = Filters::load(ifindex, tree.is_fair())?;
             device::switch_on(&mut self.netlink, ifindex)?;
             self.standing = Some(InstalledUpload { ifindex, tree, filters });
@@ -104,11 +104,11 @@ impl UploadActuator {
         Ok(links.iter().map(departure).collect())
     }
 
-    /// Why what was put up does not work any more, if it does not.
+    /// Why what was installed does not work any more, if it does not.
     pub fn lost(&mut self) -> Option<String> {
-        let why = self.standing.as_mut()?.check(&mut self.netlink).err()?;
+        let reason = self.standing.as_mut()?.check(&mut self.netlink).err()?;
         self.give_up();
-        Some(format!("{why:#}"))
+        Some(format!("{reason:#}"))
     }
 
     /// What each limit has let pass; None: not looked at now.
@@ -163,8 +163,8 @@ impl InstalledUpload {
 }
 
 impl Entry for UploadEntry {
-    fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
-        let mut lines = self.0.put_back(dry_run)?;
+    fn restore(&self, dry_run: bool) -> Result<Vec<String>> {
+        let mut lines = self.0.restore(dry_run)?;
         // In which packets that came this way may still wait.
         lines.extend(remove_all(dry_run)?);
         Ok(lines)

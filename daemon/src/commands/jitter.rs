@@ -82,7 +82,7 @@ pub fn run(args: &JitterArgs) -> Result<()> {
     let is_watched = !args.json && std::io::stdout().is_terminal();
     let mut screen = ProgressLines::new(args, is_watched);
     let measured = measure(args, &wakers, &interrupt, &mut screen)?;
-    let in_force = wakers
+    let installed = wakers
         .threads
         .iter()
         .map(|thread| policy::of(*thread))
@@ -94,7 +94,7 @@ pub fn run(args: &JitterArgs) -> Result<()> {
         "interrupted before the first wake-up"
     );
     let steal_ms = machine::steal_ms()?.saturating_sub(steal_before_ms);
-    let report = JitterReport::new(args, &wakers, &measured, in_force, steal_ms);
+    let report = JitterReport::new(args, &wakers, &measured, installed, steal_ms);
     if let Some(path) = &args.svg {
         chart::draw(&measured.distribution, &report.title(args), path)
             .with_context(|| format!("cannot draw {}", path.display()))?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `giveway status`: what is in force, on a narrow terminal or as JSON.
+//! `giveway status`: what is active, on a narrow terminal or as JSON.
 
 use std::cmp::Reverse;
 
@@ -12,9 +12,10 @@ use giveway_engine::priority::PriorityStatus;
 use giveway_engine::queue::links::LinkView;
 use giveway_engine::queue::traffic::{Band, QueueCounters};
 use giveway_engine::queue::{Plan, QueueView};
-use giveway_engine::status::{FlowView, NeighbourView, NetworkStatus, Status};
+use giveway_engine::status::{FlowView, NetworkStatus, PeerView, Status};
 
 use crate::commands::args::Json;
+use crate::commands::clock::duration_s;
 use crate::commands::{WIDE, by_hand, counted, hanging, print, print_json, terminal_columns};
 use crate::control::client;
 use crate::place::Place;
@@ -36,35 +37,37 @@ pub fn run(args: &Json) -> Result<()> {
 fn render(status: &Status, columns: Option<usize>) -> String {
     let Status { daemon, network, .. } = status;
     let dry = if network.policy.dry_run {
-        "; dry run: what follows is not in force"
+        "; dry run: nothing below is active"
     } else {
         ""
     };
     let mut text = format!(
-        "giveway {} (pid {}), up {:.0} s{dry}\n",
-        daemon.version, daemon.pid, daemon.uptime_s
+        "giveway {} (pid {}), up {}{dry}\n",
+        daemon.version,
+        daemon.pid,
+        duration_s(daemon.uptime_s)
     );
     for (label, line) in lines(status) {
-        text += &hanging(&format!("{label:<12}"), 12, &line, columns);
+        text += &hanging(&format!("{label:<14}"), 14, &line, columns);
         text += "\n";
     }
     let is_wide = columns.is_none_or(|columns| columns >= WIDE);
     add_bands(&mut text, network, is_wide);
     add_flows(&mut text, network, is_wide, columns);
     if !network.forwarded.is_empty() {
-        text += "\n  FORWARDED FOR\n";
+        text += "\n  FORWARDED CGROUP\n";
     }
     for of in &network.forwarded {
-        let line = format!("{}  {}: {}", of.cgroup, of.class.name(), of.class_why);
+        let line = format!("{}  {}: {}", of.cgroup, of.class.name(), of.class_reason);
         text += &hanging("  ", CLASS_INDENT, &line, columns);
         text += "\n";
     }
     add_limits(&mut text, network, is_wide, columns);
-    if !network.neighbours.is_empty() {
-        text += "\n   NEIGHBOUR                 SENDERS  LAST HEARD  EVERY\n";
+    if !network.peers.is_empty() {
+        text += "\n   PEER                 SENDERS  LAST HEARD  INTERVAL\n";
     }
-    for neighbour in &network.neighbours {
-        text += &neighbour_line(neighbour);
+    for peer in &network.peers {
+        text += &peer_line(peer);
     }
     text
 }
@@ -76,7 +79,7 @@ fn add_bands(text: &mut String, network: &NetworkStatus, is_wide: bool) {
             *text += &format!("\n{}", link.interface);
         }
         let waited = if is_wide { "  p50 ms  p99 ms  max ms" } else { "" };
-        *text += &format!("\n   BAND        WAITING      SENT   FULL  CODEL   LATE{waited}\n");
+        *text += &format!("\n   BAND        BACKLOG      SENT   FULL  CODEL   LATE{waited}\n");
         for (name, band) in counters.bands.in_order() {
             *text += &band_line(name, band, is_wide);
         }
@@ -90,7 +93,7 @@ fn add_flows(text: &mut String, network: &NetworkStatus, is_wide: bool, columns:
     let queued_bytes = |f: &FlowView| f.flow.unsent_bytes + f.flow.unacked_bytes;
     flows.sort_by_key(|f| (!f.sender, Reverse(queued_bytes(f)), f.flow.cookie));
     if !flows.is_empty() {
-        let more = if is_wide { " QUEUE kB UP/DOWN Mbit/s" } else { "" };
+        let more = if is_wide { " SEND-Q kB UP/DOWN Mbit/s" } else { "" };
         *text += &format!("\n  PROCESS       REMOTE                 CWND  CAP RTT ms{more}\n");
     }
     for flow in flows {
@@ -100,8 +103,8 @@ fn add_flows(text: &mut String, network: &NetworkStatus, is_wide: bool, columns:
             *text += "\n";
         };
         if flow.class != Class::Standard {
-            let control = gives_way(flow, network.policy.dry_run);
-            let class = format!("{}: {}{control}", flow.class.name(), flow.class_why);
+            let control = yields(flow, network.policy.dry_run);
+            let class = format!("{}: {}{control}", flow.class.name(), flow.class_reason);
             add_line(&class);
         }
         for line in flow.enforcement_shown() {
@@ -112,8 +115,12 @@ fn add_flows(text: &mut String, network: &NetworkStatus, is_wide: bool, columns:
 
 fn add_limits(text: &mut String, network: &NetworkStatus, is_wide: bool, columns: Option<usize>) {
     if !network.limits.is_empty() {
-        let more = if is_wide { "  PASSED MB  WAITS kB  DROPPED" } else { "" };
-        *text += &format!("\n  LIMIT     Mbit/s  PASSING  FLOWS{more}  OF\n");
+        let more = if is_wide {
+            "  PASSED MB  BACKLOG kB  DROPPED"
+        } else {
+            ""
+        };
+        *text += &format!("\n  LIMIT     Mbit/s  THROUGHPUT  FLOWS{more}  OF\n");
     }
     for limit in &network.limits {
         for (direction, way) in limit.ways() {
@@ -147,9 +154,9 @@ fn shortfall_lines(network: &NetworkStatus) -> impl Iterator<Item = String> {
     of_flows.chain(elsewhere)
 }
 
-/// By what a background connection gives way, behind its class.
-fn gives_way(flow: &FlowView, dry_run: bool) -> String {
-    shown_means(flow.background_control.as_deref(), flow.receive_gives_way, dry_run)
+/// By what a background connection yields, behind its class.
+fn yields(flow: &FlowView, dry_run: bool) -> String {
+    shown_means(flow.scavenger.as_deref(), flow.receive_yields, dry_run)
 }
 
 fn shown_means(control: Option<&str>, by_window: bool, dry_run: bool) -> String {
@@ -159,11 +166,11 @@ fn shown_means(control: Option<&str>, by_window: bool, dry_run: bool) -> String 
         (None, true) => "its receive window".to_owned(),
         (None, false) => return String::new(),
     };
-    let gives = if dry_run { "would give" } else { "gives" };
-    format!("; {gives} way by {means}")
+    let yields = if dry_run { "would yield" } else { "yields" };
+    format!("; {yields} by {means}")
 }
 
-/// What is in force, each part under its label.
+/// What is active, each part under its label.
 // Long: a list in the order in which it is shown.
 fn lines(status: &Status) -> Vec<(&'static str, String)> {
     let Status {
@@ -179,7 +186,7 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
             i.index,
             also_managed(&network.links, &i.name)
         ),
-        None => "none now: watching only, until there is a default route or the one that was named is up".to_owned(),
+        None => "none: no default route, and no configured interface is up; monitoring only".to_owned(),
     };
     let mut lines = vec![("interface", interface), ("caps", policy_line(network))];
     lines.extend(queue_lines(network).into_iter().map(|line| ("queue", line)));
@@ -200,32 +207,34 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
     lines.extend(of_each(|queue| queue.counters.as_ref().map(deadline_line)).map(|line| ("deadlines", line)));
     lines.extend(ordering_lines(&network.downloads).map(|line| ("ordering", line)));
     lines.push(("classes", counted(daemon.class_rules, "rule")));
-    let active: Vec<String> = network.active.iter().map(Activity::shown).collect();
-    lines.extend((!active.is_empty()).then(|| ("active", active.join(", "))));
+    let active: Vec<String> = network.focus.iter().map(Activity::shown).collect();
+    lines.extend((!active.is_empty()).then(|| ("focus", active.join(", "))));
     lines.extend(network.by_hand.iter().map(|view| ("by hand", by_hand::shown(view))));
-    let nice = network.nice_processes;
+    let nice = network.reniced_processes;
     lines.extend((nice > 0).then(|| {
         let of = if nice == 1 { "process" } else { "processes" };
-        let line = format!("{nice} {of} at nice 19 and in the idle I/O class, as background");
-        ("nice", line)
+        let line = format!("{nice} {of} at nice 19 and in the idle I/O class (background)");
+        ("reniced", line)
     }));
     let left_out = network.processes_left_out;
     lines.extend((left_out > 0).then(|| {
         let of = if left_out == 1 { "process" } else { "processes" };
         let line = format!(
-            "{left_out} {of} more than are followed: not made nice by rules, and without a class until they send"
+            "{left_out} {of} beyond the limit of tracked processes: not reniced by rules, unclassified until they send"
         );
-        ("left out", line)
+        ("untracked", line)
     }));
-    lines.push(("real time", realtime_line(priority.as_ref())));
+    lines.push(("priority", priority_line(priority.as_ref())));
     lines.extend(priority.as_ref().and_then(receive_line).map(|line| ("receiving", line)));
-    lines.push(("neighbours", neighbours_line(network)));
+    lines.push(("peers", peers_line(network)));
     lines.extend(network.reports.older.map(|address| {
-        let line = format!("{address} speaks an older version of the neighbours' protocol and is not heard");
+        let line = format!(
+            "{address} uses an older version of the group protocol: its reports are ignored until it is upgraded"
+        );
         ("upgrade", line)
     }));
-    lines.extend(shortfall_lines(network).map(|line| ("unenforced", line)));
-    lines.extend(daemon.degraded.iter().map(|line| ("degraded", line.clone())));
+    lines.extend(shortfall_lines(network).map(|line| ("not enforced", line)));
+    lines.extend(daemon.warnings.iter().map(|line| ("warning", line.clone())));
     lines
 }
 
@@ -243,8 +252,10 @@ pub(super) fn policy_line(network: &NetworkStatus) -> String {
     let p = &network.policy;
     let dry = if p.dry_run { "; nothing is changed" } else { "" };
     match p.name.as_str() {
-        "none" => "none: nothing is capped (policy is \"none\", or neither a capacity nor a group's key is configured)"
-            .to_owned(),
+        "none" => {
+            "none: cwnd is not capped (policy = \"none\", or neither capacity_mbit nor a group key is configured)"
+                .to_owned()
+        }
         name => {
             let doing = p.doing.as_ref().map_or(String::new(), |doing| format!("; {doing}"));
             format!(
@@ -258,7 +269,7 @@ pub(super) fn policy_line(network: &NetworkStatus) -> String {
 
 /// By which links limits hold, and why not by others.
 fn limits_line(direction: &str, view: &DownlinkView) -> Option<String> {
-    let by = format!("{direction} limits hold on {}", view.links.join(", "));
+    let by = format!("{direction} limits are enforced on {}", view.links.join(", "));
     let holds = (!view.links.is_empty()).then_some(by);
     let all: Vec<String> = holds.into_iter().chain(view.reasons.iter().cloned()).collect();
     (!all.is_empty()).then(|| all.join("; "))
@@ -268,16 +279,16 @@ fn limits_line(direction: &str, view: &DownlinkView) -> Option<String> {
 fn ordering_lines(view: &DownlinkView) -> impl Iterator<Item = String> {
     view.orders.iter().map(|order| {
         format!(
-            "what arrives by {}: {:.1} Mbit/s are left to bulk and background ({}, less {:.1} of all else)",
+            "downloads on {}: bulk and background get {:.1} Mbit/s ({}, less {:.1} of other traffic)",
             order.interface,
             order.available_mbit,
             order.rate_shown(),
-            order.passing_mbit
+            order.throughput_mbit
         )
     })
 }
 
-/// Of each link the queue that is in force, at what rate, and why.
+/// Of each link the queue that is active, at what rate, and why.
 pub fn queue_lines(network: &NetworkStatus) -> Vec<String> {
     if network.links.is_empty() {
         return vec![queue_line(network, &network.queue)];
@@ -295,18 +306,18 @@ fn named(network: &NetworkStatus, link: &LinkView, line: String) -> String {
 }
 
 fn queue_line(network: &NetworkStatus, queue: &QueueView) -> String {
-    let QueueView { in_force, why, .. } = queue;
-    let shown = in_force.as_ref().map_or("as it was".to_owned(), Plan::shown);
-    let is_dry = in_force.is_some() && network.policy.dry_run;
+    let QueueView { installed, reason, .. } = queue;
+    let shown = installed.as_ref().map_or("not managed".to_owned(), Plan::shown);
+    let is_dry = installed.is_some() && network.policy.dry_run;
     let dry = if is_dry { "; nothing is changed" } else { "" };
-    let mss = in_force.as_ref().and_then(|plan| plan.tuning.short_mss);
+    let mss = installed.as_ref().and_then(|plan| plan.tuning.short_mss);
     let short = mss.map_or(String::new(), |mss| {
-        format!("; background connects with segments of at most {mss} bytes")
+        format!("; background connections use segments of at most {mss} bytes")
     });
     let found = queue
-        .measured
+        .estimate
         .map_or(String::new(), |measured| format!("; {}", measured.shown()));
-    format!("{shown}: {why}{found}{short}{dry}")
+    format!("{shown}: {reason}{found}{short}{dry}")
 }
 
 /// None where packets of every class keep their own.
@@ -319,18 +330,18 @@ fn marks_line(marks: &LinkMarks) -> Option<String> {
     (!marks.is_empty()).then(|| marks.join("; "))
 }
 
-pub(super) fn realtime_line(priority: Option<&PriorityStatus>) -> String {
+pub(super) fn priority_line(priority: Option<&PriorityStatus>) -> String {
     let Some(view) = priority else {
         return "the real-time thread is not running".to_owned();
     };
-    if let (true, Some(why)) = (view.held.is_empty(), view.degraded.first()) {
-        return format!("none: {why}");
+    if let (true, Some(reason)) = (view.processes.is_empty(), view.warnings.first()) {
+        return format!("none: {reason}");
     }
-    let granted: Vec<_> = view.held.iter().filter(|held| held.granted).collect();
+    let granted: Vec<_> = view.processes.iter().filter(|held| held.granted).collect();
     let tasks: u32 = granted.iter().map(|held| held.tasks).sum();
     let taken = match view.counters.demoted {
         0 => String::new(),
-        times => format!("; taken back {} (`giveway why`)", counted(times as usize, "time")),
+        times => format!("; revoked {} (`giveway why`)", counted(times as usize, "time")),
     };
     format!(
         "{}; {} with real-time priority{taken}",
@@ -352,22 +363,22 @@ fn receive_line(priority: &PriorityStatus) -> Option<String> {
         .sum::<usize>();
     let threads = || chains.iter().flat_map(|chain| &chain.threads);
     Some(format!(
-        "{raised_napi} NAPI threads and {} of {} threads with requests are raised (`giveway why receive`)",
+        "real-time priority for {raised_napi} NAPI threads and {} of {} request handlers (`giveway why receive`)",
         threads().filter(|thread| thread.raised).count(),
         threads().count()
     ))
 }
 
-pub(super) fn neighbours_line(network: &NetworkStatus) -> String {
+pub(super) fn peers_line(network: &NetworkStatus) -> String {
     let r = &network.reports;
     if !network.policy.cooperates {
-        return "not heard: no group key (`giveway key new`, then key_file in [group])".to_owned();
+        return "none: no group key (`giveway key new`, then key_file in [group])".to_owned();
     }
     let c = &r.counters;
     let refused = c.heard() - c.received - c.own_echo;
-    let believed = network.neighbours.iter().filter(|n| n.believed).count();
+    let authenticated = network.peers.iter().filter(|n| n.authenticated).count();
     format!(
-        "{believed} believed; {} reports sent, {} heard, {refused} refused; one each {} ms",
+        "{authenticated} authenticated; {} reports sent, {} received, {refused} refused; one every {} ms",
         c.sent, c.received, r.interval_ms
     )
 }
@@ -376,10 +387,10 @@ fn deadline_line(counters: &QueueCounters) -> String {
     let refused = counters.refused;
     let late = match counters.bands.realtime.served.and_then(|served| served.more) {
         Some(more) => format!("{} late", more.dropped_late),
-        None => "lateness not known".to_owned(),
+        None => "late: unknown".to_owned(),
     };
     format!(
-        "{} admitted, {} refused (late itself {}, makes others late {}, full {}, beyond its share {}), {late}",
+        "{} admitted, {} refused ({} late themselves, {} would delay others, {} queue full, {} beyond the user's share), {late}",
         counters.admitted, refused.total, refused.own, refused.others, refused.full, refused.share
     )
 }
@@ -420,7 +431,7 @@ fn shown_process(owner: &Owner) -> String {
 fn flow_line(view: &FlowView, is_wide: bool) -> String {
     let flow = &view.flow;
     let process = flow.owner.as_ref().map_or("?".to_owned(), shown_process);
-    let mark = match (view.stepped_back, view.sender) {
+    let mark = match (view.conflict, view.sender) {
         (true, _) => '!',
         (false, true) => '>',
         (false, false) => ' ',
@@ -439,41 +450,41 @@ fn flow_line(view: &FlowView, is_wide: bool) -> String {
         return format!("{first}\n");
     }
     format!(
-        "{first} {queue:>8.0} {sent:>7.1} {received:>7.1}\n",
+        "{first} {queue:>9.0} {sent:>7.1} {received:>7.1}\n",
         queue = (flow.unsent_bytes + flow.unacked_bytes) as f64 / 1e3,
-        sent = view.sent_mbit,
-        received = view.received_mbit,
+        sent = view.upload_mbit,
+        received = view.download_mbit,
     )
 }
 
 fn limit_numbers(direction: &str, way: &WayUse, is_wide: bool) -> String {
     let first = format!(
-        "  {direction:<8} {:>7.2}  {:>7}  {:>5}",
+        "  {direction:<8} {:>7.2}  {:>10}  {:>5}",
         way.limit_mbit,
         way.queue
-            .map_or("-".to_owned(), |queue| format!("{:.2}", queue.passing_mbit)),
+            .map_or("-".to_owned(), |queue| format!("{:.2}", queue.throughput_mbit)),
         way.flows
     );
     let more = way.queue.filter(|_| is_wide).map(|queue| {
         format!(
-            "  {:>9.1}  {:>8.1}  {:>7}",
+            "  {:>9.1}  {:>10.1}  {:>7}",
             queue.passed.passed_bytes as f64 / 1e6,
-            queue.passed.waiting_bytes as f64 / 1e3,
+            queue.passed.backlog_bytes as f64 / 1e3,
             queue.passed.dropped_packets
         )
     });
     let none = if is_wide {
-        format!("  {:>9}  {:>8}  {:>7}", "-", "-", "-")
+        format!("  {:>9}  {:>10}  {:>7}", "-", "-", "-")
     } else {
         String::new()
     };
     format!("{first}{}  ", more.unwrap_or(none))
 }
 
-fn neighbour_line(n: &NeighbourView) -> String {
-    let doubt = if n.believed { "" } else { "  not believed yet" };
+fn peer_line(n: &PeerView) -> String {
+    let authentication = if n.authenticated { "" } else { "  not authenticated yet" };
     format!(
-        "   {:<25} {:>7}  {:>7} ms  {:>5} ms{doubt}\n",
+        "   {:<25} {:>7}  {:>7} ms  {:>5} ms{authentication}\n",
         n.address.to_string(),
         n.senders.len(),
         n.age_ms,
@@ -486,9 +497,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_a_dry_run_a_connection_would_give_way() {
-        assert_eq!(shown_means(Some("gw_lbe"), false, false), "; gives way by gw_lbe");
-        assert_eq!(shown_means(None, true, true), "; would give way by its receive window");
+    fn in_a_dry_run_a_connection_would_yield() {
+        assert_eq!(shown_means(Some("gw_lbe"), false, false), "; yields by gw_lbe");
+        assert_eq!(shown_means(None, true, true), "; would yield by its receive window");
         assert_eq!(shown_means(None, false, true), "");
     }
 

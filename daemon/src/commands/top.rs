@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `giveway top`: what is in force, live. A client of the control socket: whoever may read the status may look. One thread asks the
+//! `giveway top`: what is active, live. A client of the control socket: whoever may read the status may look. One thread asks the
 //! daemon, one reads keys; the main one draws what both say, and only that. It changes nothing.
 
 mod draw;

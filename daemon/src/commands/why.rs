@@ -3,9 +3,8 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use giveway_engine::change::{KEPT, Latest, Setting, Subject};
 use giveway_engine::enforcement::Enforcement;
@@ -17,13 +16,12 @@ use giveway_engine::queue::measured::MeasuredView;
 use giveway_engine::queue::traffic::Refusal;
 use giveway_engine::status::{FlowView, Status};
 use serde::Serialize;
-use serde_json::json;
 
 use crate::commands::args::Json;
+use crate::commands::clock::moment;
 use crate::commands::{hanging, print, print_json, terminal_columns};
 use crate::control::client;
 use crate::kernel::ids::start_of;
-use crate::kernel::now;
 use crate::kernel::process::thread_start;
 use crate::place::Place;
 
@@ -54,12 +52,14 @@ pub enum About {
 }
 
 /// All that is known of it.
+#[derive(Serialize)]
 pub struct Explanation<'a> {
     changes: Vec<&'a Latest>,
     refusals: Vec<&'a Refusal>,
     classes: Vec<ClassifiedFlow<'a>>,
     rates: Vec<(&'a str, MeasuredView)>,
     elsewhere: Vec<&'a ElsewhereView>,
+    #[serde(skip)]
     dry_run: bool,
 }
 
@@ -67,17 +67,23 @@ pub fn run(args: &WhyArgs) -> Result<()> {
     let status = client::status(&Place::here()?)?;
     let about = args.subject.clone().map_or(About::All, About::Word);
     let explanation = Explanation::of(&status, &about);
-    if args.output.json {
-        return print_json(&explanation.json());
-    }
     let mut lines = explanation.lines();
+    let is_unknown = lines.is_empty();
+    if args.output.json {
+        print_json(&explanation)?;
+    }
+    match &args.subject {
+        Some(subject) if is_unknown => bail!(nothing(subject, &status)),
+        _ if args.output.json => return Ok(()),
+        _ => {}
+    }
     if let Some(paused) = &status.daemon.paused {
         let pid = paused.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-        let line = format!("paused by uid {}{pid}: nothing is in force now", paused.uid);
+        let line = format!("paused by uid {}{pid}: all changes are undone for now", paused.uid);
         lines.insert(0, line);
     }
-    if lines.is_empty() {
-        return print(&nothing(args.subject.as_deref(), &status));
+    if is_unknown {
+        lines.push("giveway has changed nothing".to_owned());
     }
     let columns = terminal_columns();
     let lines = lines.iter().map(|line| hanging("", 4, line, columns) + "\n");
@@ -105,7 +111,7 @@ impl<'a> Explanation<'a> {
                 .collect(),
             classes: flows.into_iter().map(ClassifiedFlow::of).collect(),
             rates: links
-                .filter_map(|link| Some((link.interface.as_str(), link.queue.measured?)))
+                .filter_map(|link| Some((link.interface.as_str(), link.queue.estimate?)))
                 .collect(),
             elsewhere: network
                 .elsewhere
@@ -129,7 +135,7 @@ impl<'a> Explanation<'a> {
         let changes = self.changes.iter().map(|latest| change_line(latest, self.dry_run));
         let elsewhere = self.elsewhere.iter().map(|process| {
             format!(
-                "process {} ({}): what `giveway exec` was asked for it is not enforced: {}",
+                "process {} ({}): class or limit of `giveway exec` not enforced: {}",
                 process.pid, process.command, process.reason
             )
         });
@@ -139,20 +145,6 @@ impl<'a> Explanation<'a> {
             .chain(refusals)
             .chain(changes)
             .collect()
-    }
-
-    fn json(&self) -> serde_json::Value {
-        let Self {
-            changes,
-            refusals,
-            classes,
-            rates,
-            elsewhere,
-            dry_run: _,
-        } = self;
-        json!({
-            "changes": changes, "refusals": refusals, "classes": classes, "rates": rates, "elsewhere": elsewhere
-        })
     }
 }
 
@@ -205,10 +197,7 @@ impl About {
     }
 }
 
-fn nothing(subject: Option<&str>, status: &Status) -> String {
-    let Some(subject) = subject else {
-        return "giveway has changed nothing\n".to_owned();
-    };
+fn nothing(subject: &str, status: &Status) -> String {
     let network = &status.network;
     let owners = network.flows.iter().chain(&network.datagrams).filter_map(|view| {
         let owner = view.flow.owner.as_ref()?;
@@ -228,12 +217,12 @@ fn nothing(subject: Option<&str>, status: &Status) -> String {
     let near = near(subject, owners.chain(processes).chain(links));
     let near = match near.is_empty() {
         true => String::new(),
-        false => format!(" Near it: {}.", near.join(", ")),
+        false => format!(" Similar: {}.", near.join(", ")),
     };
     format!(
-        "no open connection, process, device or rule goes by `{subject}` now, and giveway remembers no change of \
-         it.{near} `giveway status` lists what is open; `giveway why` alone shows all changes that are remembered, the \
-         latest {KEPT}\n"
+        "nothing found for `{subject}`: no open connection, process, link or rule, and no recorded \
+         change.{near} `giveway status` lists open connections; `giveway why` alone shows the latest \
+         {KEPT} changes"
     )
 }
 
@@ -357,7 +346,7 @@ struct ClassifiedFlow<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     mark: Option<Dscp>,
     rule: &'a str,
-    why: &'a str,
+    reason: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<&'a LimitsView>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -377,7 +366,7 @@ impl<'a> ClassifiedFlow<'a> {
             class: view.class,
             mark: view.mark,
             rule: &view.class_rule,
-            why: &view.class_why,
+            reason: &view.class_reason,
             limit: view.limit.as_ref(),
             class_enforcement: view.class_enforcement.as_ref(),
             shown_enforcement: view.enforcement_shown(),
@@ -386,16 +375,16 @@ impl<'a> ClassifiedFlow<'a> {
     }
 
     fn line(&self) -> String {
-        let marked = self.mark.map(|dscp| format!("; its packets are marked {dscp}"));
+        let marked = self.mark.map(|dscp| format!("; DSCP {dscp}"));
         let enforced: String = self.shown_enforcement.iter().map(|line| format!("; {line}")).collect();
         format!(
-            "socket {}, {} to {}, is {} now; rule {}: {}{}{enforced}",
+            "socket {}, {} to {}: class {}, rule {}: {}{}{enforced}",
             self.cookie.0,
             self.local,
             self.shown_remote,
             self.class.name(),
             self.rule,
-            self.why,
+            self.reason,
             marked.unwrap_or_default()
         )
     }
@@ -416,15 +405,9 @@ fn change_line(latest: &Latest, dry_run: bool) -> String {
 fn when(t_ns: u64, times: u64) -> String {
     let of_all = match times {
         1 => String::new(),
-        times => format!(" (the latest of {times} times)"),
+        times => format!(" (latest of {times})"),
     };
-    let ago = now().saturating_sub(Duration::from_nanos(t_ns)).as_secs();
-    let ago = match ago {
-        0..120 => format!("{ago} s"),
-        120..7_200 => format!("{} min", ago / 60),
-        _ => format!("{} h", ago / 3_600),
-    };
-    format!("{ago} ago, {:.3} s since boot{of_all}", t_ns as f64 / 1e9)
+    format!("{}{of_all}", moment(t_ns))
 }
 
 fn refusal_line(refusal: &Refusal, times: usize) -> String {
@@ -438,7 +421,7 @@ fn refusal_line(refusal: &Refusal, times: usize) -> String {
         .cast_signed()
         .wrapping_sub(refusal.t_ns.cast_signed());
     format!(
-        "{}: a packet {packet} was not sent because {}: {} us were left, {} us is its work for the link",
+        "{}: refused a packet {packet} because {}: {} us left, {} us needed on the link",
         when(refusal.t_ns, times as u64),
         refusal.reason.shown(),
         left_ns / 1000,

@@ -25,14 +25,14 @@ use crate::presence::{self, Folder, Role};
 /// For the first answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
-/// A daemon that has said that it ends is done within this time; should it hang meanwhile, its guardian ends it before.
+/// A daemon that has said that it ends is done within this time; should it hang meanwhile, its watchdog ends it before.
 const PATIENCE_WITH_END: Duration = LONG_WORK.saturating_mul(2).saturating_add(Duration::from_secs(10));
 
 /// No answer in time.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "giveway runs here but did not answer within {} s. Either it is still starting, and may do later what was asked, or \
-     it is stopped, stuck or starved: then its guardian ends it within seconds and undoes everything, and `giveway revert` (as \
+     it is stopped, stuck or starved: then its watchdog ends it within seconds and undoes everything, and `giveway revert` (as \
      root) does so now", PATIENCE.as_secs()
 )]
 pub struct NoAnswer;
@@ -132,7 +132,7 @@ pub fn stop_daemon(place: &Place) -> Result<Option<u32>> {
     Ok(Some(pid))
 }
 
-/// Nothing of giveway's is in force for as long as this lives, and no longer than the daemon was asked for.
+/// Nothing of giveway's is active for as long as this lives, and no longer than the daemon was asked for.
 pub struct PauseSession(Answers);
 
 /// Asks the daemon to take everything back for so long, and waits until it has.

@@ -19,12 +19,12 @@ use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::{ActiveNow, Answer, ByHandNow, ChoiceOutcome, LONGEST_PAUSE_FOR_S, ReloadSummary, Request};
+use super::{Answer, ByHandNow, ChoiceOutcome, FocusNow, LONGEST_PAUSE_FOR_S, ReloadSummary, Request};
 use crate::kernel::now;
 use crate::place::Place;
 use crate::run::priority::Client;
 use crate::words::json_line;
-use giveway_engine::config::RealtimeLimits;
+use giveway_engine::config::{Config, PriorityLimitsSection, PrioritySection};
 use giveway_engine::model::{Class, Rates};
 use giveway_engine::priority::PriorityStatus;
 use giveway_engine::queue::links::LinkRates;
@@ -32,7 +32,7 @@ use giveway_engine::rate::bytes_per_s;
 use giveway_engine::record::{Header, Record, What};
 use giveway_engine::status::{PausedView, Status};
 
-mod realtime;
+mod priority;
 mod shares;
 
 use shares::{AFTER_MUCH, BETWEEN_REQUESTS, Shares, UserSlot};
@@ -58,12 +58,12 @@ pub enum Call {
         answer: oneshot::Sender<Result<ChoiceOutcome, String>>,
     },
     /// One of the three requests about what is active.
-    Active {
+    Focus {
         request: Request,
         asker: Asker,
-        answer: oneshot::Sender<Result<ActiveNow, String>>,
+        answer: oneshot::Sender<Result<FocusNow, String>>,
     },
-    /// Nothing is in force for so long, or until nobody holds the other end of `held`, where there is one.
+    /// Nothing is active for so long, or until nobody holds the other end of `held`, where there is one.
     Pause {
         asker: Asker,
         time: Option<Duration>,
@@ -80,6 +80,7 @@ pub enum Call {
     },
     /// The rules for classes are read again.
     Reload(oneshot::Sender<Result<ReloadSummary, String>>),
+    Config(oneshot::Sender<Config>),
     /// The daemon ends; dropping the sender ends the connection.
     Stop(mpsc::Sender<()>),
 }
@@ -132,7 +133,7 @@ pub struct Handlers {
     pub daemon: mpsc::Sender<Call>,
     /// The real-time thread.
     pub realtime: Client,
-    pub limits: Rc<RealtimeLimits>,
+    pub limits: Rc<PriorityLimitsSection>,
     pub users_may_choose: Rc<[Class]>,
 }
 
@@ -166,8 +167,8 @@ async fn accept(listener: UnixListener, readers: Option<Gid>, handlers: Handlers
                 let Ok(peer) = stream.peer_cred() else { continue };
                 let share = match shares.take(peer.uid()) {
                     Ok(share) => share,
-                    Err(why) => {
-                        turn_away(&stream, why);
+                    Err(reason) => {
+                        turn_away(&stream, reason);
                         turned_away += 1;
                         if turned_away == TURNED_AWAY_AT_ONCE || went_on.elapsed() > TOGETHER {
                             tokio::time::sleep(PAUSE).await;
@@ -195,14 +196,14 @@ async fn accept(listener: UnixListener, readers: Option<Gid>, handlers: Handlers
 fn time_of(request: &Request) -> Duration {
     match request {
         Request::Launch { .. } => BETWEEN_REQUESTS,
-        // A choice, too: whom it makes nice is looked for among all tasks. So are those for whom something is set by hand.
+        // A choice, too: whom it renices is looked for among all tasks. So are those for whom something is set by hand.
         _ => AFTER_MUCH,
     }
 }
 
 /// Says why, if that can be said at once.
-fn turn_away(stream: &UnixStream, why: String) {
-    let line = json_line(&Answer::<()>::Busy(why)).unwrap_or_default();
+fn turn_away(stream: &UnixStream, reason: String) {
+    let line = json_line(&Answer::<()>::Busy(reason)).unwrap_or_default();
     let _ = stream.try_write(line.as_bytes());
 }
 
@@ -252,6 +253,7 @@ async fn answer_request(
             status.add_priority(handlers.realtime.status().await);
             write_line(&mut stream, &Answer::Ok(status)).await
         }
+        Request::Config => write_line(&mut stream, &Answer::Ok(handlers.call(Call::Config).await?)).await,
         Request::Record => {
             let (header, records) = handlers.call(Call::Record).await?;
             write_line(&mut stream, &Answer::Ok(header)).await?;
@@ -262,11 +264,25 @@ async fn answer_request(
             let call = |answer| Call::ByHand { request, asker, answer };
             respond(&mut stream, handlers.call(call).await?).await
         }
-        Request::RealtimeAdd { .. } | Request::RealtimeRemove { .. } | Request::Launch { .. } => {
-            let outcome = realtime::change(&handlers, request, &peer, gids).await;
-            respond(&mut stream, outcome).await
+        Request::PriorityAdd { rule } => {
+            let added = priority::add(&handlers, *rule, peer.uid(), gids).await;
+            respond(&mut stream, added).await
         }
-        Request::RealtimeList => {
+        Request::PriorityRemove { name } => {
+            let removed = priority::remove(&handlers, name, peer.uid(), &gids).await;
+            respond(&mut stream, removed).await
+        }
+        Request::Launch { policy, priority, cpus } => {
+            let rule = PrioritySection {
+                policy,
+                priority,
+                cpus,
+                ..PrioritySection::default()
+            };
+            let terms = priority::launch(&handlers, rule, &peer, gids).await;
+            respond(&mut stream, terms).await
+        }
+        Request::PriorityList => {
             let view = handlers.priority(peer.uid(), &gids, is_reader).await;
             respond(&mut stream, view).await
         }
@@ -278,13 +294,13 @@ async fn answer_request(
         } => {
             let chosen = match (rate_of(upload_limit_mbit), rate_of(download_limit_mbit)) {
                 (Ok(up), Ok(down)) => handlers.choose(&peer, class, Rates { up, down }, require).await?,
-                (Err(why), _) | (_, Err(why)) => Err(why),
+                (Err(reason), _) | (_, Err(reason)) => Err(reason),
             };
             respond(&mut stream, chosen).await
         }
-        Request::Active { .. } | Request::ActiveNone | Request::ActiveList => {
+        Request::Focus { .. } | Request::FocusClear | Request::FocusShow => {
             let asker = Asker::of(&peer, is_reader);
-            let call = |answer| Call::Active { request, asker, answer };
+            let call = |answer| Call::Focus { request, asker, answer };
             respond(&mut stream, handlers.call(call).await?).await
         }
         Request::Reload => respond(&mut stream, handlers.call(Call::Reload).await?).await,
@@ -313,7 +329,7 @@ impl Handlers {
         self.daemon.send(call).await.ok().context("the daemon is ending")
     }
 
-    /// Passes the call to the loop and waits for the answer.
+    /// Polls the call to the loop and waits for the answer.
     async fn call<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> Call) -> Result<T> {
         let (sender, answer) = oneshot::channel();
         self.send(call(sender)).await?;
@@ -356,8 +372,8 @@ impl Handlers {
 /// The pause lasts as long as the connection, whatever ends that, the asking process's death included.
 async fn pause(mut stream: UnixStream, peer: &UCred, handlers: Handlers, for_s: u32) -> Result<()> {
     if !(1..=LONGEST_PAUSE_S).contains(&for_s) {
-        let why = format!("a pause is for 1 to {LONGEST_PAUSE_S} s, not {for_s}");
-        return refuse(&mut stream, &why).await;
+        let reason = format!("a pause is for 1 to {LONGEST_PAUSE_S} s, not {for_s}");
+        return refuse(&mut stream, &reason).await;
     }
     let asker = Asker::of(peer, true);
     let time = Duration::from_secs(for_s.into());
@@ -374,7 +390,7 @@ async fn pause(mut stream: UnixStream, peer: &UCred, handlers: Handlers, for_s: 
             let _ = set_back.await;
             view
         }
-        Err(why) => return refuse(&mut stream, &why).await,
+        Err(reason) => return refuse(&mut stream, &reason).await,
     };
     write_line(&mut stream, &Answer::Ok(view)).await?;
     tokio::select! {
@@ -402,7 +418,7 @@ async fn pause_for(peer: &UCred, handlers: &Handlers, for_s: Option<u64>) -> Res
             let _ = set_back.await;
             Ok(view)
         }
-        Err(why) => Err(why),
+        Err(reason) => Err(reason),
     })
 }
 
@@ -451,12 +467,12 @@ fn authorise(request: &Request, uid: u32, is_reader: bool, may_choose: &[Class])
         | Request::Set { .. }
         | Request::Clear { .. }
         | Request::ByHand
-        | Request::Active { .. }
-        | Request::ActiveNone
-        | Request::ActiveList
-        | Request::RealtimeAdd { .. }
-        | Request::RealtimeRemove { .. }
-        | Request::RealtimeList
+        | Request::Focus { .. }
+        | Request::FocusClear
+        | Request::FocusShow
+        | Request::PriorityAdd { .. }
+        | Request::PriorityRemove { .. }
+        | Request::PriorityList
         | Request::Launch { .. } => Ok(()),
         _ if is_reader => Ok(()),
         _ => Err("only root and the members of the group in [control] (by default `giveway`) may ask this: try it with `sudo`, or \

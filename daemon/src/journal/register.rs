@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which journals there are, and how each is put back. Who writes a journal says so beside its entries ([`UndoHandler`]);
+//! Which journals there are, and how each is restored. Who writes a journal says so beside its entries ([`UndoHandler`]);
 //! [`crate::undo`] goes through them.
 
 use super::{Entry, JournalContents, UndoFn};
@@ -7,7 +7,7 @@ use super::{Entry, JournalContents, UndoFn};
 /// One writer each.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum JournalFile {
-    /// Threads of `[[realtime]]`.
+    /// Threads of `[[priority]]`.
     Realtime,
     /// Handlers of `[[chain]]`.
     Chains,
@@ -61,14 +61,14 @@ impl JournalFile {
 #[derive(Clone, Copy)]
 pub struct UndoHandler {
     pub file: JournalFile,
-    pub put_back: UndoFn,
+    pub restore: UndoFn,
 }
 
 impl UndoHandler {
     pub const fn of<E: Entry>(file: JournalFile) -> Self {
         Self {
             file,
-            put_back: JournalContents::put_back::<E>,
+            restore: JournalContents::restore::<E>,
         }
     }
 }

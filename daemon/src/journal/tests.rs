@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::*;
 
 fn undo(path: &Path, dry_run: bool) -> UndoReport {
-    super::undo(path, JournalContents::put_back::<Fake>, dry_run)
+    super::undo(path, JournalContents::restore::<Fake>, dry_run)
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -18,7 +18,7 @@ enum Fake {
 }
 
 impl Entry for Fake {
-    fn put_back(&self, _dry_run: bool) -> Result<Vec<String>> {
+    fn restore(&self, _dry_run: bool) -> Result<Vec<String>> {
         match self {
             Self::Ours(number) => Ok(vec![format!("{number} is back")]),
             Self::Anothers => Ok(Vec::new()),
@@ -49,7 +49,7 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn everything_is_put_back_the_latest_first_and_then_forgotten() {
+fn everything_is_restored_the_latest_first_and_then_forgotten() {
     let scratch = Scratch::new("order");
     let mut journal = Journal::at(scratch.path());
     journal.add(&[Fake::Ours(1), Fake::Anothers]).unwrap();
@@ -69,11 +69,11 @@ fn what_fails_stays_what_cannot_be_read_is_reported_once_and_neither_hinders_the
     let scratch = Scratch::new("stuck");
     let entries = "garbage\n{\"Ours\":1}\n\"Stuck\"\n\u{0}\u{1}\n{\"Ours\":2}\n{\"Ours\":3";
     fs::write(scratch.path(), entries).unwrap();
-    for (put_back, failed) in [(2, 3), (0, 1)] {
+    for (restore, failed) in [(2, 3), (0, 1)] {
         let undone = undo(&scratch.path(), false);
         assert_eq!(
             (undone.lines.len(), undone.failed.len()),
-            (put_back, failed),
+            (restore, failed),
             "{undone:?}"
         );
     }
@@ -120,14 +120,14 @@ fn the_same_change_again_and_again_takes_one_line() {
 }
 
 #[test]
-fn a_journal_is_bounded_by_what_is_in_force() {
+fn a_journal_is_bounded_by_what_is_installed() {
     let scratch = Scratch::new("bound");
     let mut journal = Journal::at(scratch.path());
     for number in 0..10_000 {
-        let in_force = Fake::Ours(number);
-        journal.add([&in_force]).unwrap();
+        let installed = Fake::Ours(number);
+        journal.add([&installed]).unwrap();
         if journal.is_long(1) {
-            journal.replace([&in_force]).unwrap();
+            journal.replace([&installed]).unwrap();
         }
         assert!(journal.written.len() <= LINES_KEPT + 1);
     }

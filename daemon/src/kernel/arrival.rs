@@ -160,14 +160,14 @@ impl HandlerMaps {
     }
 }
 
-fn set_rule(map: &MapHandle, rule: &Rule, barred_until: Duration) -> Result<()> {
+fn set_rule(map: &MapHandle, rule: &Rule, suspended_until: Duration) -> Result<()> {
     let key = types::gw_chain_key {
         local_port: rule.chain.conditions.local_port(),
         protocol: rule.chain.conditions.protocol().number(),
         reserved: 0,
     };
     let value = types::gw_chain_rule {
-        barred_until_ns: barred_until.as_nanos() as u64,
+        suspended_until_ns: suspended_until.as_nanos() as u64,
         budget_us: (rule.chain.budget_ms * 1000.0).round() as u32,
         priority: rule.chain.priority,
         uid: rule.uid,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Watches the TCP sockets of one network namespace. Output: passes over the active ones, walks over all of them, and
+//! Watches the TCP sockets of one network namespace. Output: passes over the active ones, scans over all of them, and
 //! events as they happen; and the UDP sockets that something was sent on. All in the engine's types. It never changes a
 //! socket.
 //!
@@ -21,18 +21,18 @@ use super::ids::start_of;
 use super::libbpf_log::explain;
 use super::records::{self, IteratorReader, socket_address, text};
 use super::ring::Ring;
+use super::scanner::{self, SocketProtocol};
 use super::skeletons::flow_monitor as skeleton;
-use super::walker::{self, SocketProtocol};
 use nix::sys::socket::SockProtocol;
 use skeleton::types;
 
 /// How many events are handed over in one go, so that a flood does not keep the caller from its other work.
 const EVENTS_AT_ONCE: usize = 4096;
 
-/// The search for owners looks at every open file of the machine and costs more than a walk. It is done at the first
-/// walk, at every sixth one, and when a walk shows a connection without an owner that the last
+/// The search for owners looks at every open file of the machine and costs more than a scan. It is done at the first
+/// scan, at every sixth one, and when a scan shows a connection without an owner that the last
 /// search did not leave without one. It finds who has a socket open that nobody is seen to use; who uses one is seen at once.
-const WALKS_PER_SEARCH: u32 = 6;
+const SCANS_PER_SEARCH: u32 = 6;
 /// A pass is followed by so many times its CPU time without one: whoever opens many makes the daemon slow, not busy.
 const REST: u32 = 10;
 
@@ -64,17 +64,17 @@ pub struct FlowMonitor {
     events: Ring<types::gw_event>,
     counters: MapHandle,
     pass: Link,
-    walk: Link,
+    scan: Link,
     find_owners: Link,
     datagrams: Link,
     reader: IteratorReader,
     how: ScanMode,
-    /// Why a pass does not go from mark to mark.
+    /// Why a poll does not go from mark to mark.
     why_all: Option<String>,
-    /// How often a socket had become active when the last pass over all found none.
+    /// How often a socket had become active when the last poll over all found none.
     quiet_since: Option<u64>,
-    next_pass: Instant,
-    walks_since_search: u32,
+    next_poll: Instant,
+    scans_since_search: u32,
     /// Connections that the last search left without an owner.
     ownerless: BTreeSet<Cookie>,
     _tracing: Vec<Link>,
@@ -84,13 +84,13 @@ impl FlowMonitor {
     /// Loads and attaches the monitor for the namespace of this number, which must be the caller's own.
     pub fn open(netns_inum: u32) -> Result<Self> {
         super::check_requirements()?;
-        let why = match Self::load(netns_inum, ScanMode::Marked)? {
+        let reason = match Self::load(netns_inum, ScanMode::Marked)? {
             Ok(monitor) => return Ok(monitor),
-            Err(why) => why,
+            Err(reason) => reason,
         };
-        tracing::warn!("{why}: each pass goes over all sockets, and costs more");
+        tracing::warn!("{reason}: each poll goes over all sockets, and costs more");
         Ok(Self {
-            why_all: Some(why),
+            why_all: Some(reason),
             ..Self::open_over_all(netns_inum)?
         })
     }
@@ -101,8 +101,8 @@ impl FlowMonitor {
         Self::load(netns_inum, ScanMode::All)?.map_err(anyhow::Error::msg)
     }
 
-    /// Err: this kernel refuses to walk so, and what it says. Some have no iterators over a map's elements, for nobody (EPERM).
-    fn load(netns_inum: u32, walk: ScanMode) -> Result<std::result::Result<Self, String>> {
+    /// Err: this kernel refuses to scan so, and what it says. Some have no iterators over a map's elements, for nobody (EPERM).
+    fn load(netns_inum: u32, scan: ScanMode) -> Result<std::result::Result<Self, String>> {
         // The object goes again at the end of this function; the links keep its programs, at less memory.
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::FlowMonitorSkelBuilder::default();
@@ -112,31 +112,31 @@ impl FlowMonitor {
             .as_deref_mut()
             .context("the flow monitor has no constants")?
             .netns_inum = netns_inum;
-        open.progs.gw_pass_active.set_autoload(walk == ScanMode::Marked);
-        open.progs.gw_list_datagrams.set_autoload(walk == ScanMode::Marked);
-        open.progs.gw_walk_active.set_autoload(walk == ScanMode::All);
-        open.progs.gw_walk_datagrams.set_autoload(walk == ScanMode::All);
+        open.progs.gw_poll_active.set_autoload(scan == ScanMode::Marked);
+        open.progs.gw_list_datagrams.set_autoload(scan == ScanMode::Marked);
+        open.progs.gw_scan_active.set_autoload(scan == ScanMode::All);
+        open.progs.gw_scan_datagrams.set_autoload(scan == ScanMode::All);
         let mut is_refused = false;
         let skeleton = match explain("load the flow monitor", || {
             open.load()
                 .inspect_err(|error| is_refused = error.kind() == ErrorKind::PermissionDenied)
         }) {
-            Err(why) if is_refused => return Ok(Err(format!("{why}"))),
+            Err(reason) if is_refused => return Ok(Err(format!("{reason}"))),
             loaded => loaded?,
         };
         let (programs, maps) = (&skeleton.progs, &skeleton.maps);
-        let (pass, datagrams) = match walk {
+        let (pass, datagrams) = match scan {
             ScanMode::Marked => (
-                explain("attach the pass", || {
-                    programs.gw_pass_active.attach_iter(maps.active.as_fd())
+                explain("attach the poll", || {
+                    programs.gw_poll_active.attach_iter(maps.active.as_fd())
                 })?,
                 explain("attach the list of UDP sockets", || {
                     programs.gw_list_datagrams.attach_iter(maps.datagrams.as_fd())
                 })?,
             ),
             ScanMode::All => (
-                explain("attach the pass", || programs.gw_walk_active.attach())?,
-                explain("attach the list of UDP sockets", || programs.gw_walk_datagrams.attach())?,
+                explain("attach the poll", || programs.gw_scan_active.attach())?,
+                explain("attach the list of UDP sockets", || programs.gw_scan_datagrams.attach())?,
             ),
         };
         Ok(Ok(Self {
@@ -144,40 +144,40 @@ impl FlowMonitor {
             events: Ring::open("connections", &maps.events)?,
             counters: MapHandle::try_from(&maps.bss).context("cannot keep the monitor's counters")?,
             pass,
-            walk: explain("attach the walk", || programs.gw_walk_all.attach())?,
+            scan: explain("attach the scan", || programs.gw_scan_all.attach())?,
             find_owners: explain("attach the search for owners", || programs.gw_find_owners.attach())?,
             datagrams,
             reader: IteratorReader::default(),
-            how: walk,
+            how: scan,
             quiet_since: None,
-            next_pass: Instant::now(),
-            walks_since_search: WALKS_PER_SEARCH,
+            next_poll: Instant::now(),
+            scans_since_search: SCANS_PER_SEARCH,
             ownerless: BTreeSet::new(),
             _tracing: attach_tracing(programs)?,
         }))
     }
 
-    /// Why each pass goes over all sockets, where it does.
+    /// Why each poll goes over all sockets, where it does.
     pub fn why_all_sockets(&self) -> Option<&str> {
         self.why_all.as_deref()
     }
 
-    /// Whether the next pass may be made.
+    /// Whether the next poll may be made.
     pub fn is_due(&self) -> bool {
-        Instant::now() >= self.next_pass
+        Instant::now() >= self.next_poll
     }
 
-    /// The sockets that were active since the last pass, or have bytes queued or in flight.
-    pub fn pass(&mut self) -> Result<Vec<Flow>> {
+    /// The sockets that were active since the last poll, or have bytes queued or in flight.
+    pub fn poll(&mut self) -> Result<Vec<Flow>> {
         let touches = self.counters()?.touches;
         let mut flows = Vec::new();
         if self.quiet_since == Some(touches) {
             return Ok(flows);
         }
-        let begun = cpu_time() + walker::spent();
+        let begun = cpu_time() + scanner::spent();
         self.read(SocketProtocol::Tcp, &mut flows)?;
-        let took = (cpu_time() + walker::spent()).saturating_sub(begun);
-        self.next_pass = Instant::now() + took * REST;
+        let took = (cpu_time() + scanner::spent()).saturating_sub(begun);
+        self.next_poll = Instant::now() + took * REST;
         self.quiet_since = (self.how == ScanMode::All && flows.is_empty()).then_some(touches);
         Ok(flows)
     }
@@ -197,30 +197,30 @@ impl FlowMonitor {
         let each = |f: types::gw_flow| flows.push(flow(&f));
         match self.how {
             ScanMode::Marked => self.reader.run(link, each),
-            ScanMode::All => walker::run(link, sockets, each),
+            ScanMode::All => scanner::run(link, sockets, each),
         }
     }
 
     /// Every connection of the namespace, with its owner where one can be found.
-    pub fn walk(&mut self) -> Result<Vec<Flow>> {
+    pub fn scan(&mut self) -> Result<Vec<Flow>> {
         // A search for nothing costs most.
-        walker::check(SocketProtocol::Tcp)?;
-        if self.walks_since_search >= WALKS_PER_SEARCH {
-            return self.search_and_walk();
+        scanner::check(SocketProtocol::Tcp)?;
+        if self.scans_since_search >= SCANS_PER_SEARCH {
+            return self.search_and_scan();
         }
-        self.walks_since_search += 1;
+        self.scans_since_search += 1;
         let flows = self.read_all()?;
         let is_news = |flow: &Flow| flow.owner.is_none() && !self.ownerless.contains(&flow.cookie);
         if flows.iter().any(is_news) {
             drop(flows);
-            return self.search_and_walk();
+            return self.search_and_scan();
         }
         Ok(flows)
     }
 
-    fn search_and_walk(&mut self) -> Result<Vec<Flow>> {
+    fn search_and_scan(&mut self) -> Result<Vec<Flow>> {
         self.reader.run(&self.find_owners, |_: types::gw_flow| ())?;
-        self.walks_since_search = 1;
+        self.scans_since_search = 1;
         let flows = self.read_all()?;
         let ownerless = flows.iter().filter(|flow| flow.owner.is_none());
         self.ownerless = ownerless.map(|flow| flow.cookie).collect();
@@ -229,11 +229,11 @@ impl FlowMonitor {
 
     fn read_all(&mut self) -> Result<Vec<Flow>> {
         let mut flows = Vec::new();
-        walker::run(&self.walk, SocketProtocol::Tcp, |f| flows.push(flow(&f)))?;
+        scanner::run(&self.scan, SocketProtocol::Tcp, |f| flows.push(flow(&f)))?;
         Ok(flows)
     }
 
-    /// Readable when so many events wait that some might be lost: poll for events before each pass as well.
+    /// Readable when so many events wait that some might be lost: poll for events before each poll as well.
     pub fn events_fd(&self) -> BorrowedFd<'_> {
         self.events.fd()
     }

@@ -27,9 +27,9 @@ use skeleton::types;
 
 /// Of the map, with the number of its layout.
 const MAP: &str = "gw_records_3";
-/// Walks until whoever was started meanwhile has been found; as deep a tree of processes as is followed where their numbers
+/// Scans until whoever was started meanwhile has been found; as deep a tree of processes as is followed where their numbers
 /// go down in it.
-const MOST_WALKS: usize = 16;
+const MOST_SCANS: usize = 16;
 
 /// What makes new tasks inherit, until it is dropped.
 pub struct Inheritance {
@@ -124,8 +124,8 @@ impl Inheritance {
                 one_line(&error)
             )
         });
-        if let Some(why) = &unpinned {
-            tracing::warn!("{why}");
+        if let Some(reason) = &unpinned {
+            tracing::warn!("{reason}");
         }
         let keep = |map| MapHandle::try_from(map).context("cannot keep a map of the inheritance of classes");
         Ok(Self {
@@ -166,7 +166,7 @@ impl Inheritance {
     /// What went wrong first.
     pub fn hand_down(&self, named: &[InheritingProcess]) -> Result<()> {
         if named.is_empty() {
-            return self.walk();
+            return self.scan();
         }
         let most = self.orders.max_entries() as usize;
         let some = named.chunks(most).map(|some| self.hand_down_some(some));
@@ -178,8 +178,8 @@ impl Inheritance {
         let clear = self.clear_orders();
         let ordered = named.iter().map(|named| self.order(*named)).fold(Ok(()), Result::and);
         // Who inherits may be looked at before the one that it inherits from.
-        let walked = self.walk().and_then(|()| self.walk());
-        clear.and(ordered).and(walked).and(self.clear_orders())
+        let scanned = self.scan().and_then(|()| self.scan());
+        clear.and(ordered).and(scanned).and(self.clear_orders())
     }
 
     fn order(&self, InheritingProcess { process, image, rule }: InheritingProcess) -> Result<()> {
@@ -198,9 +198,9 @@ impl Inheritance {
             .context("cannot say by which rule a process hands its class on")
     }
 
-    fn walk(&self) -> Result<()> {
-        let walked = run_over_all::<types::gw_chosen_limit>(&self.hand_down);
-        walked.map(drop).context("cannot say what processes inherit")
+    fn scan(&self) -> Result<()> {
+        let scanned = run_over_all::<types::gw_chosen_limit>(&self.hand_down);
+        scanned.map(drop).context("cannot say what processes inherit")
     }
 
     fn clear_orders(&self) -> Result<()> {
@@ -254,7 +254,7 @@ impl Inheritance {
             reserved: 0,
         };
         let mut all = BTreeSet::new();
-        for _ in 0..MOST_WALKS {
+        for _ in 0..MOST_SCANS {
             let more = self.order_by_hand(&order)?;
             if more.is_empty() {
                 break;

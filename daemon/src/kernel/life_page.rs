@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The page of memory that the daemon and its guardian share ([`crate::life`]): made by one, and mapped by both for as long as
+//! The page of memory that the daemon and its watchdog share ([`crate::life`]): made by one, and mapped by both for as long as
 //! they live. All of it is atomics, for which every content is valid.
 
 use std::num::NonZeroUsize;
@@ -13,7 +13,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mlock, mmap};
 use nix::sys::stat::fstat;
 use nix::unistd::ftruncate;
 
-/// Threads that are watched, the guardian's included.
+/// Threads that are watched, the watchdog's included.
 pub const SLOTS: usize = 4;
 const BYTES: NonZeroUsize = NonZeroUsize::new(size_of::<Page>()).expect("it is not empty");
 

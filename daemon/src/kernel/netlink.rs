@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Netlink: one request, its answers. A message is made of its fixed part and attributes; the answer is the kernel's messages
 //! or its refusal. Blocking, with a time limit; it knows no device and no qdisc. Works on the namespace in which it
-//! was opened. No crate's: the guardian undoes by it, without a runtime and with a time limit, and rtnetlink, generic netlink,
+//! was opened. No crate's: the watchdog undoes by it, without a runtime and with a time limit, and rtnetlink, generic netlink,
 //! sock_diag and nftables have one way to make a message.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};

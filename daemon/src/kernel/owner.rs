@@ -176,14 +176,17 @@ impl OwnerReader {
     }
 
     fn note_inheritance(&mut self, done: Result<()>) {
-        let why = done.err().map(|error| {
-            let why = one_line(&error);
-            format!("what a program starts does not belong to its class: {why}; trying again each second")
+        let reason = done.err().map(|error| {
+            let reason = one_line(&error);
+            format!("what a program starts does not belong to its class: {reason}; trying again each second")
         });
-        if let Some(why) = why.as_ref().filter(|why| self.not_inherited.as_ref() != Some(why)) {
-            tracing::warn!("{why}");
+        if let Some(reason) = reason
+            .as_ref()
+            .filter(|reason| self.not_inherited.as_ref() != Some(reason))
+        {
+            tracing::warn!("{reason}");
         }
-        self.not_inherited = why;
+        self.not_inherited = reason;
     }
 
     /// How many processes keep what they have chosen or inherited for the next daemon; where that is none, nothing is kept.
@@ -322,7 +325,7 @@ impl OwnerReader {
     ) -> Result<ChosenLimit> {
         let in_use = &self.inheritance()?.limits_in_use()? | of_flows;
         let given = self.limits.give(uid, rates, class.unwrap_or(Class::Standard), &in_use);
-        given.map_err(|why| anyhow!(why))
+        given.map_err(|reason| anyhow!(reason))
     }
 
     /// Forgets the limits of commands that have ended, with their flows. Whether there were any.
@@ -365,7 +368,7 @@ impl OwnerReader {
         let is_roots = |before: Choice| before.uid == 0 && before.limit.is_some();
         ensure!(
             choice.uid == 0 || !found.started.process.chosen.is_some_and(is_roots),
-            "root has chosen a rate limit for it, which only root lifts"
+            "root has chosen a rate limit for it, which only root clears"
         );
         self.inheritance()?;
         let inheritance = self.inheritance.as_ref().context("no class can be chosen")?;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 pub enum Preemption {
     Unknown,
-    /// Only where it gives way by itself.
+    /// Only where it yields by itself.
     None,
     /// At points marked for it, too.
     Voluntary,
@@ -53,11 +53,11 @@ impl Preemption {
         )
     }
 
-    /// `switch`: the line of debugfs that has the model in force in brackets.
+    /// `switch`: the line of debugfs that has the model active in brackets.
     fn of(version: &str, switch: Option<&str>, cmdline: &str, config: impl FnOnce() -> Option<String>) -> Self {
         let built = version.split_whitespace().rfind(|word| word.starts_with("PREEMPT"));
-        let in_force = switch.and_then(|line| line.split(['(', ')']).nth(1));
-        match (built, in_force) {
+        let installed = switch.and_then(|line| line.split(['(', ')']).nth(1));
+        match (built, installed) {
             (Some("PREEMPT_RT"), _) => Self::Rt,
             (_, Some(word)) => Self::named(word),
             (Some("PREEMPT"), _) => Self::Full,
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_force_counts_before_what_was_built() {
+    fn what_is_installed_counts_before_what_was_built() {
         let of = |version, switch, cmdline, config: Option<&str>| {
             Preemption::of(version, switch, cmdline, || config.map(str::to_owned))
         };

@@ -77,19 +77,19 @@ pub fn again(argument: &CStr, hidden: Option<&str>, files: [BorrowedFd<'_>; 3]) 
                 let (own, path, flags) = (own.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH);
                 libc::syscall(libc::SYS_execveat, own, path, arguments, environment, flags);
             }
-            let why = Errno::last_raw();
-            libc::write(writer.as_raw_fd(), (&raw const why).cast(), size_of::<i32>());
+            let reason = Errno::last_raw();
+            libc::write(writer.as_raw_fd(), (&raw const reason).cast(), size_of::<i32>());
             libc::_exit(127)
         }
     }
     drop(writer);
     let mut child = Child::of(pid);
-    let mut why = [0; size_of::<i32>()];
+    let mut reason = [0; size_of::<i32>()];
     // The pipe ends with the execution. Where it cannot be read, the child's own signs of life must tell.
-    match reader.read(&mut why) {
-        Ok(length) if length == why.len() => {
+    match reader.read(&mut reason) {
+        Ok(length) if length == reason.len() => {
             child.wait();
-            Err(io::Error::from_raw_os_error(i32::from_ne_bytes(why)))
+            Err(io::Error::from_raw_os_error(i32::from_ne_bytes(reason)))
         }
         _ => Ok(child),
     }

@@ -24,17 +24,17 @@ const STATS: u16 = 7;
 const STATS_BASIC: u16 = 1;
 const STATS_QUEUE: u16 = 3;
 
-/// What a qdisc has counted since it was put up.
+/// What a qdisc has counted since it was installed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct QdiscCounters {
     pub sent_bytes: u64,
     pub sent_packets: u32,
-    pub waiting_packets: u32,
-    pub waiting_bytes: u32,
+    pub backlog_packets: u32,
+    pub backlog_bytes: u32,
     pub dropped: u32,
 }
 
-/// A qdisc as it is put up again: what the kernel dumps of it, unread.
+/// A qdisc as it is installed again: what the kernel dumps of it, unread.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Qdisc {
     pub kind: String,
@@ -134,8 +134,8 @@ fn count(message: &[u8]) -> Result<QdiscCounters> {
     Ok(QdiscCounters {
         sent_bytes: u64::from_ne_bytes(*bytes),
         sent_packets: u32_at(basic, 8)?,
-        waiting_packets: u32_at(queue, 0)?,
-        waiting_bytes: u32_at(queue, 4)?,
+        backlog_packets: u32_at(queue, 0)?,
+        backlog_bytes: u32_at(queue, 4)?,
         dropped: u32_at(queue, 8)?,
     })
 }

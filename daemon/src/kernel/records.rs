@@ -68,8 +68,8 @@ pub fn socket_address(family: u32, bytes: [u8; 16], port: u16, scope_id: u32) ->
     }
 }
 
-/// Runs iterators that take no lock that anybody can keep; those over sockets are the walker's
-/// ([`super::walker`]). Its buffer is kept from run to run.
+/// Runs iterators that take no lock that anybody can keep; those over sockets are the scanner's
+/// ([`super::scanner`]). Its buffer is kept from run to run.
 #[derive(Default)]
 pub struct IteratorReader {
     buffer: Vec<u8>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! bpf/report_filter.bpf.c: which datagrams may wake the daemon. Takes the neighbours' socket, and gives counts of what it
+//! bpf/report_filter.bpf.c: which datagrams may wake the daemon. Takes the peers' socket, and gives counts of what it
 //! kept from it.
 
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use super::records::{self, socket_address};
 use super::skeletons::report_filter as skeleton;
 use skeleton::types;
 
-/// A filter in force: the socket holds its program.
+/// A filter active: the socket holds its program.
 pub struct ReportFilter {
     counters: MapHandle,
     /// What was told of before.

@@ -59,7 +59,7 @@ impl Types {
     }
 
     /// Whether a congestion control in BPF sees each acknowledgement, which is how `cong_control` is called since then.
-    pub fn background_control(&self) -> Result<()> {
+    pub fn scavenger(&self) -> Result<()> {
         let seen = self.0.as_ref().and_then(parameters_of_cong_control);
         ensure!(seen == Some(4), "needs Linux 6.10 (this is {})", kernel_release());
         Ok(())

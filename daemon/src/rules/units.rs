@@ -70,10 +70,10 @@ fn says_something(unit: String, path: &Path) -> Option<UnitFile> {
         let source = source(path, roots);
         return Some(UnitFile { unit, source });
     }
-    if let Err(why) = roots
+    if let Err(reason) = roots
         && says(&text(path, false))
     {
-        tracing::warn!("{}: {why}; its {UNIT_KEY} keys do not count", path.display());
+        tracing::warn!("{}: {reason}; its {UNIT_KEY} keys do not count", path.display());
     }
     None
 }

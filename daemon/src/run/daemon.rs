@@ -27,34 +27,34 @@ use crate::actuate::queue::QueueActuator;
 use crate::actuate::sockets::SocketActuators;
 use crate::actuate::upload::UploadActuator;
 use crate::control::server::{self, Call, Handlers};
-use crate::guardian::guarded::GuardedDaemon;
 use crate::interface::{Choice, Interface, ManagedLinks};
 use crate::journal;
 use crate::kernel::descriptors::awaited;
 use crate::kernel::flow_monitor::FlowMonitor;
 use crate::kernel::netlink::LinkEvents;
 use crate::kernel::owner::OwnerReader;
-use crate::kernel::walker::WalkError;
+use crate::kernel::scanner::ScanError;
 use crate::kernel::{now, random, slept};
 use crate::key::KeyFile;
 use crate::life::{Heartbeat, Life, WatchedTask};
-use crate::neighbours::Neighbours;
 use crate::notify::Notifier;
+use crate::peers::Peers;
 use crate::place::{Lock, Place};
 use crate::run::asked::StartMoment;
 use crate::run::priority::PriorityThread;
 use crate::run::priority::receive::Receiver;
+use crate::watchdog::guarded::GuardedDaemon;
 use actions::LogQuota;
-use active::ActiveClaims;
 use by_hand::ByHand;
+use focus::FocusClaims;
 use pause::Pause;
 use records::Records;
 use rules::ClassRules;
 
 mod actions;
-mod active;
 mod by_hand;
 mod end;
+mod focus;
 mod pause;
 mod records;
 mod requests;
@@ -87,7 +87,7 @@ pub struct Daemon {
     pub realtime: Option<PriorityThread>,
     /// None works alone.
     pub keys: Option<KeyFile>,
-    pub degraded: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// The daemon while it runs.
@@ -111,24 +111,24 @@ struct Running {
     /// Why something could not be done in the last moments.
     short_of: Option<String>,
     /// What kept sockets from being looked at in the last second.
-    hindrances: Vec<WalkError>,
-    neighbours: Option<Neighbours>,
+    hindrances: Vec<ScanError>,
+    peers: Option<Peers>,
     /// Why there are none, though there is a key.
     alone_because: Option<String>,
-    /// Whether the log has a line about a neighbour of an older version.
+    /// Whether the log has a line about a peer of an older version.
     told_of_older: bool,
-    /// Why there is no guardian, or none that is known to live.
+    /// Why there is no watchdog, or none that is known to live.
     unguarded: Option<String>,
-    active: ActiveClaims,
+    active: FocusClaims,
     by_hand: ByHand,
     pause: Option<Pause>,
     records: Records,
     lines: LogQuota,
     started: Duration,
-    last_walk: Option<Duration>,
+    last_scan: Option<Duration>,
     last_housekeeping: Option<Duration>,
-    passes: Cost,
-    walks: Cost,
+    polls: Cost,
+    scans: Cost,
 }
 
 impl Daemon {
@@ -139,7 +139,7 @@ impl Daemon {
         let handlers = Handlers {
             daemon: calls,
             realtime: realtime.client(),
-            limits: Rc::new(self.config.realtime_limits.clone()),
+            limits: Rc::new(self.config.priority_limits.clone()),
             users_may_choose: self.config.classes.users_may_choose.clone().into(),
         };
         server::serve(&self.place, &self.config.control.group, handlers)?;
@@ -158,20 +158,20 @@ impl Daemon {
             caps_of_new: None,
             short_of: None,
             hindrances: Vec::new(),
-            neighbours: None,
+            peers: None,
             alone_because: None,
             told_of_older: false,
             unguarded: None,
-            active: ActiveClaims::default(),
+            active: FocusClaims::default(),
             by_hand: ByHand::default(),
             pause: None,
             records: Records::default(),
             lines: LogQuota::default(),
             started: now(),
-            last_walk: None,
+            last_scan: None,
             last_housekeeping: None,
-            passes: Cost::default(),
-            walks: Cost::default(),
+            polls: Cost::default(),
+            scans: Cost::default(),
             daemon: self,
         };
         // Who asks from now on has a socket for it.
@@ -198,8 +198,8 @@ impl Running {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
-        let period = Duration::from_secs(1) / self.daemon.config.monitor.passes_per_second;
-        let passes = awaited(every(period)?).context("cannot wait for the time of a pass")?;
+        let period = Duration::from_secs(1) / self.daemon.config.monitor.polls_per_second;
+        let passes = awaited(every(period)?).context("cannot wait for the time of a poll")?;
         let events = self.daemon.monitor.events_fd().try_clone_to_owned()?;
         let events = awaited(events).context("cannot wait for kernel events")?;
         loop {
@@ -219,16 +219,16 @@ impl Running {
                 }
                 ready = passes.readable() => {
                     ready?.clear_ready();
-                    passes.get_ref().read_exact(&mut [0; 8]).context("cannot read the timer of the passes")?;
+                    passes.get_ref().read_exact(&mut [0; 8]).context("cannot read the timer of the polls")?;
                     self.on_timer()?;
                 }
                 ready = events.readable() => {
                     ready?.clear_ready();
                     self.drain_events()?;
                 }
-                ready = readable(self.neighbours.as_ref()) => {
+                ready = readable(self.peers.as_ref()) => {
                     ready?;
-                    self.hear_neighbours()?;
+                    self.hear_peers()?;
                 }
                 Some(call) = requests.recv() => {
                     if let Some(client) = self.answer(call)? {
@@ -278,7 +278,7 @@ impl Running {
         Ok(())
     }
 
-    /// Passes the input to the engine, and carries out what follows until nothing follows any more.
+    /// Polls the input to the engine, and carries out what follows until nothing follows any more.
     fn step(&mut self, input: Input<'_>) -> Result<()> {
         self.step_alone(input)?;
         match self.daemon.engine.misses_arrivals() {
@@ -321,7 +321,7 @@ fn every(period: Duration) -> Result<File> {
     let expiration = Expiration::IntervalDelayed(at_once, TimeSpec::from_duration(period));
     timer
         .set(expiration, TimerSetTimeFlags::empty())
-        .context("cannot set the timer of the passes")?;
+        .context("cannot set the timer of the polls")?;
     Ok(OwnedFd::from(timer).into())
 }
 
@@ -338,9 +338,9 @@ async fn sleep(deadline: Option<Instant>) {
 }
 
 /// Waits for datagrams, for ever where there is no socket to hear them on.
-async fn readable(neighbours: Option<&Neighbours>) -> Result<()> {
-    match neighbours {
-        Some(neighbours) => Ok(neighbours.readable().await?),
+async fn readable(peers: Option<&Peers>) -> Result<()> {
+    match peers {
+        Some(peers) => Ok(peers.readable().await?),
         None => std::future::pending().await,
     }
 }

@@ -42,19 +42,19 @@ use crate::lookup::LookUps;
 use crate::place::Place;
 use crate::undo;
 
-mod canary;
 mod chain;
-mod lending;
+mod donation;
 pub mod receive;
 mod rules;
+mod starvation_detector;
 
-use canary::Canaries;
 use chain::ChainThread;
-use lending::Lending;
+use donation::Donation;
 use receive::ChainSource;
 use rules::RulesLoop;
+use starvation_detector::Canaries;
 
-/// A bug here must not freeze the machine: computing for so long without a pause ends the daemon, and the guardian
+/// A bug here must not freeze the machine: computing for so long without a pause ends the daemon, and the watchdog
 /// sets everything back.
 const OWN_RTTIME: Duration = Duration::from_secs(1);
 
@@ -65,7 +65,7 @@ enum ThreadRequest {
     Remove(String, u32, ReplySender),
     Launch(u32, Schedule, u32, Vec<u32>, ReplySender),
     NapiThreads(Vec<ProcessId>, u32),
-    /// Everything is taken back for this reason; answered when it is.
+    /// Everything is revoked for this reason; answered when it is.
     Pause(String, oneshot::Sender<()>),
     Resume,
     /// What followed in the other thread and is this one's to do.
@@ -156,9 +156,9 @@ impl PriorityThread {
                 let tools = || load_patiently(|| Tools::open(&place, death.as_ref(), is_any_path));
                 guarded(&place, || match tools() {
                     Ok(tools) => {
-                        let (tasks, lenders) = (Arc::clone(&tools.tasks), tools.lending.lenders());
+                        let (tasks, donors) = (Arc::clone(&tools.tasks), tools.donation.donors());
                         let chains = chains.map(|source| {
-                            ChainThread::start(source, &place, engine.clone(), own.clone(), tasks, lenders, life)
+                            ChainThread::start(source, &place, engine.clone(), own.clone(), tasks, donors, life)
                         });
                         let rules = RulesLoop::start(engine, tools, inbox, own, chains, heartbeat);
                         // Nobody waits any more if the start failed; here and below.
@@ -258,8 +258,8 @@ impl Client {
     }
 
     /// Takes everything back until [`Self::resume`]; `told` is told when it is.
-    pub fn pause(&self, why: String, done: oneshot::Sender<()>) {
-        self.send(ThreadRequest::Pause(why, done));
+    pub fn pause(&self, reason: String, done: oneshot::Sender<()>) {
+        self.send(ThreadRequest::Pause(reason, done));
     }
 
     pub fn resume(&self) {
@@ -326,7 +326,7 @@ impl Inbox {
 /// What granting needs of this machine.
 struct Tools {
     watch: TaskWatch,
-    lending: Lending,
+    donation: Donation,
     tasks: Arc<Tasks>,
     actuator: ScheduleActuator,
     napi: NapiThreads,
@@ -342,7 +342,7 @@ impl Tools {
         let tasks = Arc::new(Tasks::load(place.netns_inum())?);
         let tools = Self {
             watch: TaskWatch::open(place.netns_inum())?,
-            lending: Lending::open(),
+            donation: Donation::open(),
             actuator: ScheduleActuator::open(place, Arc::clone(&tasks)),
             napi: NapiThreads::new(place, Arc::clone(&tasks)),
             canaries: Canaries::start()?,
@@ -368,18 +368,18 @@ fn guarded(place: &Place, work: impl FnOnce() -> Result<usize>) -> Result<usize>
 }
 
 /// The life of a thread that can grant nothing: it says so.
-fn refuse_all(engine: &Engine, inbox: &Inbox, why: &str) -> Result<usize> {
+fn refuse_all(engine: &Engine, inbox: &Inbox, reason: &str) -> Result<usize> {
     loop {
         for request in inbox.take(true) {
             match request {
                 ThreadRequest::Status(back) => {
                     let mut status = engine.lock().status(now());
-                    status.degraded = vec![why.to_owned()];
+                    status.warnings = vec![reason.to_owned()];
                     // The client may have gone, here and below.
                     let _ = back.send(status);
                 }
                 ThreadRequest::Add(.., back) | ThreadRequest::Remove(.., back) | ThreadRequest::Launch(.., back) => {
-                    let _ = back.send(Err(why.to_owned()));
+                    let _ = back.send(Err(reason.to_owned()));
                 }
                 ThreadRequest::NapiThreads(..) | ThreadRequest::Pause(..) | ThreadRequest::Resume => {}
                 ThreadRequest::CarryOut(_) | ThreadRequest::Report(_) | ThreadRequest::LookUps(_) => {}

@@ -29,11 +29,10 @@ use crate::actuate::nice::NiceActuator;
 use crate::actuate::queue::QueueActuator;
 use crate::actuate::sockets::SocketActuators;
 use crate::actuate::sockets::cap::rtt_floors_us;
-use crate::actuate::sockets::lbe;
+use crate::actuate::sockets::scavenger;
 use crate::actuate::upload::UploadActuator;
 use crate::exit::Usage;
 use crate::files::not_the_callers;
-use crate::guardian::guarded::GuardedDaemon;
 use crate::inherited::raise_limits;
 use crate::interface::Choice;
 use crate::journal::UndoReport;
@@ -45,12 +44,13 @@ use crate::kernel::types::Types;
 use crate::kernel::{random, uid_of};
 use crate::key::KeyFile;
 use crate::life::{LONG_WORK, Life, WatchedTask};
-use crate::neighbours::open_to_users;
 use crate::notify::Notifier;
+use crate::peers::open_to_users;
 use crate::place::Place;
 use crate::rules::RuleFiles;
 use crate::takeover::{self, TakeoverPurpose};
 use crate::undo;
+use crate::watchdog::guarded::GuardedDaemon;
 
 /// The configuration where none is named.
 pub const USUAL_CONFIGURATION: &str = "/etc/giveway/giveway.toml";
@@ -60,13 +60,13 @@ const RULES_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
 pub struct RunArgs {
-    /// The configuration (see `giveway config`); else /etc/giveway/giveway.toml, and the defaults where there is no such file
+    /// The configuration (see `giveway config default`); else /etc/giveway/giveway.toml, and the defaults where there is no such file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// A managed interface, once for each, that of the access point first; those with a default route if absent
     #[arg(long, value_name = "IF")]
     pub interface: Vec<String>,
-    /// Decide and explain, but change nothing here; neighbours still hear what this device sends
+    /// Decide and explain, but change nothing here; peers still hear what this device sends
     #[arg(long)]
     pub dry_run: bool,
     /// A folder with rules for classes, in place of /etc/giveway/rules.d, what units say, and /usr/share/giveway/rules.d;
@@ -76,6 +76,23 @@ pub struct RunArgs {
     /// Where systemd-logind tells of seats and sessions, in place of /run/systemd (for tests)
     #[arg(long, value_name = "FOLDER", hide = true)]
     pub sessions: Option<String>,
+    /// Log more: each decision
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub verbose: bool,
+    /// Log only warnings and errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+impl RunArgs {
+    /// Of the log, where GIVEWAY_LOG says nothing.
+    pub fn log_level(&self) -> &'static str {
+        match (self.verbose, self.quiet) {
+            (true, _) => "debug",
+            (_, true) => "warn",
+            _ => "info",
+        }
+    }
 }
 
 /// `begun`: when this process did, as [`StartMoment::now`] says.
@@ -96,7 +113,7 @@ pub fn run(args: &RunArgs, begun: &StartMoment) -> Result<()> {
 fn start(args: &RunArgs, begun: &StartMoment) -> Result<()> {
     crate::kernel::program::open().context("cannot open the program itself")?;
     crate::kernel::libbpf_files::keep();
-    crate::kernel::walker::start();
+    crate::kernel::scanner::start();
     let file = args.config.clone().or_else(usual_configuration);
     let config = configuration(args, file.as_deref())?;
     let rules = class_rules(RuleFiles::new(file.as_deref(), &args.rules))?;
@@ -115,7 +132,7 @@ fn start(args: &RunArgs, begun: &StartMoment) -> Result<()> {
     // No image of this process's memory is ever written to a file: it holds the group's key.
     set_dumpable(false).context("cannot keep core dumps from being written")?;
     crate::kernel::hold_little_memory();
-    // The guardian of a daemon that has just died may still be at work.
+    // The watchdog of a daemon that has just died may still be at work.
     let what_for = if args.dry_run {
         TakeoverPurpose::DryRun
     } else {
@@ -139,18 +156,18 @@ fn start(args: &RunArgs, begun: &StartMoment) -> Result<()> {
     warn_of_links(&choice, &config);
     begun.check(&place)?;
     let local_waits = (!args.dry_run).then(local_wait::create).transpose()?;
-    let (sockets, mut degraded) = local_waits
+    let (sockets, mut warnings) = local_waits
         .as_ref()
         .map_or_else(Default::default, |waits| SocketActuators::open(&place, &config, waits));
     if let Some(marks) = sockets.marks_id() {
         life.hold_marks(marks);
     }
     let failed = left_over.failed.iter();
-    degraded.extend(failed.map(|line| format!("an earlier daemon's change is not undone: {line}")));
+    warnings.extend(failed.map(|line| format!("an earlier daemon's change is not undone: {line}")));
     begun.check(&place)?;
     let qdisc = Types::load().bpf_qdisc().map_err(|error| one_line(&error));
-    degraded.extend(not_to_be_had(&config, &qdisc));
-    for line in &degraded {
+    warnings.extend(not_to_be_had(&config, &qdisc));
+    for line in &warnings {
         tracing::warn!("{line}");
     }
     let setup = setup(&config, &sockets, place.netns_inum(), keyring, qdisc, args.dry_run)?;
@@ -198,7 +215,7 @@ fn start(args: &RunArgs, begun: &StartMoment) -> Result<()> {
         guarded,
         realtime: Some(realtime),
         keys,
-        degraded,
+        warnings,
     };
     let ended = runtime.block_on(local.run_until(daemon.run(begun)));
     // Everything is undone: a look-up that no server answers keeps nobody waiting.
@@ -226,7 +243,7 @@ fn undo_earlier(place: &Place, dry_run: bool) -> Result<UndoReport> {
     Ok(left_over)
 }
 
-/// Of processes. By the same programs the guardian lists this one's threads.
+/// Of processes. By the same programs the watchdog lists this one's threads.
 fn open_owners(place: &Place, life: Life, sessions: Option<String>, dry_run: bool) -> Result<OwnerReader> {
     let pins = (!dry_run).then(|| place.pins());
     let mut owners = OwnerReader::open(place.netns_inum(), pins).context(
@@ -259,13 +276,13 @@ fn warn_of_links(choice: &Choice, config: &Config) {
 /// What the configuration asks for and this machine does not have.
 fn not_to_be_had(config: &Config, qdisc: &Result<(), String>) -> Vec<String> {
     let mut lines = Vec::new();
-    if let (BackendName::Qdisc, Err(why)) = (config.queue.backend, qdisc) {
-        lines.push(format!("[queue] backend = \"qdisc\" is not to be had: {why}"));
+    if let (BackendName::Bpf, Err(reason)) = (config.queue.backend, qdisc) {
+        lines.push(format!("[queue] backend = \"bpf\" is not to be had: {reason}"));
     }
-    if let (true, Err(why)) = (finds_a_rate(config), qdisc) {
+    if let (true, Err(reason)) = (finds_a_rate(config), qdisc) {
         lines.push(format!(
             "rate_mbit = \"auto\" finds no rate, so nothing is paced and no deadline promised there: that takes the BPF qdisc, and \
-             {why}; give a number"
+             {reason}; give a number"
         ));
     }
     if config.group.key_file.is_some() {
@@ -295,17 +312,17 @@ fn setup(
         rtt_resolution: rtt_resolution.map(|us| Duration::from_micros(us.into())).collect(),
         background: match dry_run {
             true => Means {
-                control: config.classes.congestion_control.then(|| lbe::name(netns_inum)),
+                control: config.classes.congestion_control.then(|| scavenger::name(netns_inum)),
                 receive_window: config.classes.receive_window,
             },
             false => Means {
-                control: sockets.background_control().map(str::to_owned),
+                control: sockets.scavenger().map(str::to_owned),
                 receive_window: config.classes.receive_window && sockets.has(&Setting::ReceiveWindow),
             },
         },
         dry_run: dry_run || sockets.is_empty(),
         backends: Backends {
-            qdisc,
+            bpf: qdisc,
             // Whether the kernel has it is found out by trying.
             htb: Ok(()),
             marks: Ok(()),
@@ -327,7 +344,7 @@ fn usual_configuration() -> Option<PathBuf> {
 fn finds_a_rate(config: &Config) -> bool {
     let uplinks = config.uplink.iter().map(|uplink| &uplink.rate_mbit);
     let mut all = uplinks.chain([&config.link.rate_mbit]);
-    all.any(|rate| *rate == Some(RateMbit::Found))
+    all.any(|rate| *rate == Some(RateMbit::Estimated))
 }
 
 /// One that was asked for; the usual one comes with the package.
@@ -355,16 +372,16 @@ fn load_config(path: Option<&Path>) -> Result<Config> {
         file.read_to_string(&mut text)?;
         Ok((file.metadata()?, text))
     };
-    let refused = |why: String| {
+    let refused = |reason: String| {
         Usage(format!(
-            "the configuration {}: {why}; nothing was changed",
+            "the configuration {}: {reason}; nothing was changed",
             path.display()
         ))
     };
     let (about, text) = read().map_err(|error: io::Error| refused(format!("cannot be read: {error}")))?;
     // It decides what this process does with its privileges.
-    if let Some(why) = not_the_callers(path, &about) {
-        return Err(refused(why).into());
+    if let Some(reason) = not_the_callers(path, &about) {
+        return Err(refused(reason).into());
     }
     let (config, _) = config::read(&path.display().to_string(), &text)
         .map_err(|located| Usage(format!("{located}; nothing was changed")))?;
@@ -382,7 +399,7 @@ fn class_rules(files: RuleFiles) -> Result<ClassRules> {
         if Some(&problem.file) == files.main().as_ref() {
             return Err(Usage(format!("{problem}; nothing was changed")).into());
         }
-        tracing::warn!("{problem}; its rules are not in force");
+        tracing::warn!("{problem}; its rules are not active");
     }
     Ok(ClassRules::new(files, (rules, problems)))
 }
@@ -417,7 +434,7 @@ fn choose_interfaces(config: &Config) -> Result<Choice> {
         return Ok(Choice::DefaultRoute);
     }
     if names.iter().any(|name| name == "lo") {
-        return Err(Usage("`lo` is never managed: there is no one to give way to on the loopback".to_owned()).into());
+        return Err(Usage("`lo` is never managed: there is no one to yield to on the loopback".to_owned()).into());
     }
     let is_there = |name: &String| nix::net::if_::if_nametoindex(name.as_str()).is_ok();
     // Of several, one may come later.

@@ -35,7 +35,7 @@ fn daemon(name: &str, more: &str) -> (Daemon, Scratch) {
     let link = format!("[link]\nrate_mbit = 20\n[queue]\nbackend = \"{}\"\n{more}", backend());
     let config = Scratch::new(name, &link);
     let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
-    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    until("the queue is up", || !daemon.status()["queue"]["installed"].is_null());
     (daemon, config)
 }
 
@@ -120,12 +120,15 @@ fn every_refusal_of_a_deadline_is_told_to_its_sender() {
         let sent = daemon.counted("/bands/realtime/sent_packets") + daemon.counted("/late");
         sent == daemon.counted("/admitted")
     });
-    until("the next pass tells the refusals", || {
+    until("the next poll tells the refusals", || {
         let refusals = daemon.status()["refusals"].as_array().unwrap().clone();
         refusals.iter().any(|refusal| refusal["cookie"].is_u64())
     });
-    let why = String::from_utf8(giveway(&["why", "queue"]).stdout).unwrap();
-    assert!(why.contains("a packet to ") && why.contains(" us were left"), "{why}");
+    let reason = String::from_utf8(giveway(&["why", "queue"]).stdout).unwrap();
+    assert!(
+        reason.contains("a packet to ") && reason.contains(" us left"),
+        "{reason}"
+    );
 }
 
 /// Of another user, whose number is its own.
@@ -297,7 +300,7 @@ fn a_deadline_that_anybody_may_ask_for_lifts_no_rate_limit() {
     let (near, _far) = pair(&lab, FAR_V4);
     let rule = format!("[[rule]]\naddress = \"{FAR_V4}\"\nclass = \"bulk\"\nrate_limit_mbit = 8\n");
     let (daemon, _config) = daemon("limited-deadline.toml", &rule);
-    until("the rule's limit is in force", || {
+    until("the rule's limit is active", || {
         daemon.status()["uploads"]["links"] == serde_json::json!(["gwv"])
     });
     assert_eq!(refused(PACKETS, || with_deadline(&near, AMPLE)), 0);
@@ -332,7 +335,7 @@ fn whoever_lowers_itself_is_background_and_nobody_else() {
     setsockopt(&near, Priority, &0).unwrap();
     let local = near.local_addr().unwrap().port();
     let remote = format!("{FAR_V4}:{port}");
-    let why = |subject: &str| String::from_utf8(giveway(&["why", subject]).stdout).unwrap();
+    let reason = |subject: &str| String::from_utf8(giveway(&["why", subject]).stdout).unwrap();
     until("the daemon sees the flow", || {
         let status = daemon.status();
         let mut flows = status["datagrams"].as_array().unwrap().iter();
@@ -344,10 +347,10 @@ fn whoever_lowers_itself_is_background_and_nobody_else() {
     });
     for flow in [remote.clone(), format!("{remote}:{local}")] {
         assert!(giveway(&["class", "set", &flow, "background"]).status.success());
-        let why = why(&remote);
+        let reason = reason(&remote);
         assert!(
-            why.contains("class none -> background; rule giveway class set by uid 0"),
-            "{why}"
+            reason.contains("class none -> background; rule giveway class set by uid 0"),
+            "{reason}"
         );
         assert_eq!(added(&near), 1, "{flow}");
         assert!(giveway(&["class", "clear", &flow]).status.success());
@@ -355,9 +358,9 @@ fn whoever_lowers_itself_is_background_and_nobody_else() {
     }
 }
 
-/// A thousand packets are 420 ms of the link's time, the trickle's five 42 ms of their own rate.
+/// A thousand packets are 420 ms of the link's time, the minimum rate's five 42 ms of their own rate.
 #[test]
-fn a_trickle_of_background_passes_best_effort_and_no_deadline() {
+fn a_background_min_of_background_passes_best_effort_and_no_deadline() {
     const BUFFER: usize = 16 << 20;
     let lab = Lab::enter();
     let (deadline, far) = pair(&lab, FAR_V4);
@@ -370,7 +373,7 @@ fn a_trickle_of_background_passes_best_effort_and_no_deadline() {
         setsockopt(&near, Priority, &priority).unwrap();
         near
     });
-    let (_daemon, _config) = daemon("trickle.toml", "trickle_kbit = 1000\n");
+    let (_daemon, _config) = daemon("minimum rate.toml", "background_min_kbit = 1000\n");
     assert_eq!(refused(100, || with_deadline(&deadline, AMPLE)), 0);
     assert_eq!(refused(1000, || plainly(&best_effort)), 0);
     assert_eq!(refused(5, || plainly(&background)), 0);
@@ -404,10 +407,10 @@ fn each_segment_of_a_datagram_is_paced_with_its_overhead() {
     let (near, far) = pair(&lab, FAR_V4);
     let config = Scratch::new(
         "segments.toml",
-        "[link]\nrate_mbit = 20\noverhead_bytes = 200\n[queue]\nbackend = \"qdisc\"\n",
+        "[link]\nrate_mbit = 20\noverhead_bytes = 200\n[queue]\nbackend = \"bpf\"\n",
     );
     let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
-    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    until("the queue is up", || !daemon.status()["queue"]["installed"].is_null());
     setsockopt(&near, UdpGsoSegment, &100).unwrap();
     let begun = now();
     assert_eq!(refused(40, || near.send(&[0; 1600]).map_err(errno)), 0);

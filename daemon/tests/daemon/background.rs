@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Background connections get the congestion control that gives way, and have their own back when they are background no
+//! Background connections get the congestion control that yields, and have their own back when they are background no
 //! longer, and however the daemon ends.
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use giveway::actuate::sockets::lbe::{Lbe, name};
+use giveway::actuate::sockets::scavenger::{Scavenger, name};
 use giveway::kernel::own_netns;
 use nix::sys::signal::Signal;
 use nix::sys::socket::sockopt::TcpCongestion;
@@ -30,7 +30,7 @@ fn control(stream: &TcpStream) -> String {
     name.to_string_lossy().trim_end_matches('\0').to_owned()
 }
 
-fn gives_way(stream: &TcpStream) -> bool {
+fn yields(stream: &TcpStream) -> bool {
     control(stream) == name(own_netns().unwrap())
 }
 
@@ -84,7 +84,7 @@ impl Rules {
     }
 }
 
-/// A connection that gives way by now, and the daemon that made it.
+/// A connection that yields by now, and the daemon that made it.
 struct Stage {
     lab: Lab,
     sender: Sender,
@@ -98,7 +98,7 @@ impl Stage {
         let sender = Sender::start(lab.connect(FAR_V4));
         let rules = Rules::for_background(&[sender.port()]);
         let daemon = rules.daemon();
-        until("it gives way", || gives_way(&sender.near));
+        until("it yields", || yields(&sender.near));
         Self {
             lab,
             sender,
@@ -107,16 +107,16 @@ impl Stage {
         }
     }
 
-    fn why(&self) -> String {
+    fn reason(&self) -> String {
         String::from_utf8(giveway(&["why", &self.sender.port().to_string()]).stdout).unwrap()
     }
 }
 
-/// Long enough for whatever a pass would change.
+/// Long enough for whatever a poll would change.
 fn passes(daemon: &Daemon) {
-    let count = || daemon.status()["passes"]["count"].as_u64().unwrap();
+    let count = || daemon.status()["polls"]["count"].as_u64().unwrap();
     let before = count();
-    until("some passes", || count() > before + 4);
+    until("some polls", || count() > before + 4);
 }
 
 /// Long enough for a connection to be background, and for whatever follows from that.
@@ -127,29 +127,29 @@ fn passes_with_background(daemon: &Daemon) {
 }
 
 #[test]
-fn a_background_connection_gives_way_and_others_keep_their_congestion_control() {
+fn a_background_connection_yields_and_others_keep_their_congestion_control() {
     let lab = Lab::enter();
     let senders = [FAR_V4, FAR_V6, FAR_V4].map(|to| Sender::start(lab.connect(to)));
     let loopback = Sender::start(pair(&TcpListener::bind(("127.0.0.1", 0)).unwrap()));
     let rules = Rules::for_background(&[senders[0].port(), senders[1].port(), loopback.port()]);
     let daemon = rules.daemon();
-    until("both give way", || senders[..2].iter().all(|one| gives_way(&one.near)));
+    until("both yield", || senders[..2].iter().all(|one| yields(&one.near)));
     passes(&daemon);
     assert_eq!(control(&senders[2].near), CHOSEN);
-    assert_eq!(control(&loopback.near), CHOSEN, "there is nobody to give way to");
+    assert_eq!(control(&loopback.near), CHOSEN, "there is nobody to yield to");
     let shown = String::from_utf8(giveway(&["status"]).stdout).unwrap();
-    assert!(shown.contains("; gives way by gw_lbe_"), "{shown}");
+    assert!(shown.contains("; yields by gw_lbe_"), "{shown}");
 }
 
 #[test]
-fn why_tells_what_it_had_and_by_which_rule_it_gives_way() {
+fn why_tells_what_it_had_and_by_which_rule_it_yields() {
     let stage = Stage::set();
-    let why = stage.why();
+    let reason = stage.reason();
     let change = format!("congestion control {CHOSEN} -> gw_lbe_");
-    let line = why
+    let line = reason
         .lines()
         .find(|line| line.contains(&change))
-        .unwrap_or_else(|| panic!("{why}"));
+        .unwrap_or_else(|| panic!("{reason}"));
     assert!(line.contains("50-test.toml:1: it is background: a test"), "{line}");
 }
 
@@ -160,7 +160,7 @@ fn a_connection_that_is_background_no_longer_has_its_own_back() {
     stage.daemon.signal(Signal::SIGHUP);
     until("it has its own back", || control(&stage.sender.near) == CHOSEN);
     until("why says so", || {
-        stage.why().contains(&format!("-> {CHOSEN}; rule default"))
+        stage.reason().contains(&format!("-> {CHOSEN}; rule default"))
     });
 }
 
@@ -184,7 +184,7 @@ fn a_connection_has_its_own_back_within_a_second_of_a_kill() {
 fn the_next_start_puts_back_what_nobody_could() {
     let stage = Stage::set();
     stage.daemon.kill_both();
-    assert!(gives_way(&stage.sender.near), "it keeps it for as long as nobody acts");
+    assert!(yields(&stage.sender.near), "it keeps it for as long as nobody acts");
     stage.rules.write(&[]);
     let _daemon = stage.rules.daemon();
     assert_eq!(control(&stage.sender.near), CHOSEN);
@@ -195,7 +195,7 @@ fn what_somebody_has_set_meanwhile_is_left_alone() {
     let mut stage = Stage::set();
     setsockopt(&stage.sender.near, TcpCongestion, &"cubic".into()).unwrap();
     until("why says so", || {
-        stage.why().contains("-> cubic; rule") && stage.why().contains("leaves it alone from now on")
+        stage.reason().contains("-> cubic; rule") && stage.reason().contains("leaves it alone from now on")
     });
     stage.rules.write(&[]);
     stage.daemon.signal(Signal::SIGHUP);
@@ -216,10 +216,10 @@ fn it_can_be_switched_off() {
     let daemon = rules.daemon_with(&["--config", config.path()]);
     passes_with_background(&daemon);
     assert_eq!(control(&sender.near), CHOSEN);
-    assert!(!window_gives_way(&daemon));
+    assert!(!window_yields(&daemon));
 }
 
-/// A background connection that receives, whose window gives way by now.
+/// A background connection that receives, whose window yields by now.
 struct Download {
     near: TcpStream,
     _transfer: Transfer,
@@ -235,7 +235,7 @@ impl Download {
         let rules = Rules::for_background(&[near.peer_addr().unwrap().port()]);
         let transfer = Transfer::start(&far, near.try_clone().unwrap());
         let daemon = rules.daemon();
-        until("its window gives way", || window_gives_way(&daemon));
+        until("its window yields", || window_yields(&daemon));
         passes(&daemon);
         Self {
             near,
@@ -247,26 +247,24 @@ impl Download {
     }
 }
 
-fn window_gives_way(daemon: &Daemon) -> bool {
-    daemon.status()["flows"]
-        .to_string()
-        .contains("\"receive_gives_way\":true")
+fn window_yields(daemon: &Daemon) -> bool {
+    daemon.status()["flows"].to_string().contains("\"receive_yields\":true")
 }
 
 #[test]
-fn what_a_background_connection_receives_gives_way_and_why_says_so() {
+fn what_a_background_connection_receives_yields_and_why_says_so() {
     let download = Download::start();
     let port = download.near.peer_addr().unwrap().port().to_string();
-    let why = String::from_utf8(giveway(&["why", &port]).stdout).unwrap();
-    let line = why.lines().find(|line| line.contains("receive window"));
-    assert!(line.is_some_and(|line| line.contains("gives way; rule")), "{why}");
+    let reason = String::from_utf8(giveway(&["why", &port]).stdout).unwrap();
+    let line = reason.lines().find(|line| line.contains("receive window"));
+    assert!(line.is_some_and(|line| line.contains("yields; rule")), "{reason}");
     download.rules.write(&[]);
     download.daemon.signal(Signal::SIGHUP);
-    until("it does no longer", || !window_gives_way(&download.daemon));
+    until("it does no longer", || !window_yields(&download.daemon));
 }
 
 #[test]
-fn a_receive_window_is_put_back_within_a_second_of_a_kill() {
+fn a_receive_window_is_restored_within_a_second_of_a_kill() {
     let download = Download::start();
     let took = download.daemon.kill();
     assert!(took < Duration::from_secs(1), "{took:?}");
@@ -293,14 +291,14 @@ fn where_the_kernel_does_not_take_it_everything_else_goes_on_and_status_says_so(
     let lab = Lab::enter();
     let sender = Sender::start(lab.connect(FAR_V4));
     let rules = Rules::for_background(&[sender.port()]);
-    let _taken = Lbe::register(&name(own_netns().unwrap()), None).unwrap();
+    let _taken = Scavenger::register(&name(own_netns().unwrap()), None).unwrap();
     let daemon = rules.daemon();
     passes_with_background(&daemon);
     assert_eq!(control(&sender.near), CHOSEN);
-    let degraded = daemon.status()["degraded"].to_string();
+    let warnings = daemon.status()["warnings"].to_string();
     assert!(
-        degraded.contains("background connections keep their congestion control: cannot register"),
-        "{degraded}"
+        warnings.contains("background connections keep their congestion control: cannot register"),
+        "{warnings}"
     );
 }
 
@@ -309,10 +307,10 @@ fn where_the_kernel_takes_windows_back_downloads_are_left_alone_and_status_says_
     let _lab = Lab::enter();
     fs::write("/proc/sys/net/ipv4/tcp_shrink_window", "1").unwrap();
     let daemon = Rules::for_background(&[]).daemon();
-    let degraded = daemon.status()["degraded"].to_string();
+    let warnings = daemon.status()["warnings"].to_string();
     assert!(
-        degraded.contains("net.ipv4.tcp_shrink_window is 1, by which the kernel takes back windows"),
-        "{degraded}"
+        warnings.contains("net.ipv4.tcp_shrink_window is 1, by which the kernel revokes windows"),
+        "{warnings}"
     );
 }
 
@@ -326,16 +324,16 @@ fn the_end_of_one_daemon_takes_nothing_from_another() {
         ready.send(()).unwrap();
         wait.recv().unwrap();
         passes(&stage.daemon);
-        assert!(gives_way(&stage.sender.near), "what gave way still does");
+        assert!(yields(&stage.sender.near), "what yielded still does");
         let new = Sender::start(stage.lab.connect(FAR_V4));
         stage.rules.write(&[stage.sender.port(), new.port()]);
         stage.daemon.signal(Signal::SIGHUP);
-        until("a new one gives way, too", || gives_way(&new.near));
+        until("a new one yields, too", || yields(&new.near));
         stage.daemon.kill();
         assert_eq!([&stage.sender, &new].map(|one| control(&one.near)), [CHOSEN; 2]);
     });
     is_ready.recv().unwrap();
-    assert!(gives_way(&first.sender.near));
+    assert!(yields(&first.sender.near));
     first.daemon.signal(Signal::SIGTERM);
     assert!(first.daemon.0.wait().unwrap().success());
     assert_eq!(control(&first.sender.near), CHOSEN);

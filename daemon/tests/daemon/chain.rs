@@ -115,16 +115,19 @@ fn a_request_raises_its_handler_and_something_else_lowers_it() {
         ask(&lab, &service, 2);
         service.is_raised()
     });
-    let why = String::from_utf8(giveway(&["why", &service.tid.to_string()]).stdout).unwrap();
+    let reason = String::from_utf8(giveway(&["why", &service.tid.to_string()]).stdout).unwrap();
     assert!(
-        why.contains("FIFO 40") && why.contains("a request with a deadline came"),
-        "{why}"
+        reason.contains("FIFO 40") && reason.contains("a request with a deadline came"),
+        "{reason}"
     );
     until("its own timer wakes it, after the deadline", || !service.is_raised());
-    let why = String::from_utf8(giveway(&["why", &service.tid.to_string()]).stdout).unwrap();
-    assert!(why.contains("FIFO 40 -> as it was"), "{why}");
-    let why = String::from_utf8(giveway(&["why", &service.address.port().to_string()]).stdout).unwrap();
-    assert!(why.contains("FIFO 40 -> as it was"), "found by its port too: {why}");
+    let reason = String::from_utf8(giveway(&["why", &service.tid.to_string()]).stdout).unwrap();
+    assert!(reason.contains("FIFO 40 -> as it was"), "{reason}");
+    let reason = String::from_utf8(giveway(&["why", &service.address.port().to_string()]).stdout).unwrap();
+    assert!(
+        reason.contains("FIFO 40 -> as it was"),
+        "found by its port too: {reason}"
+    );
 }
 
 #[test]
@@ -139,7 +142,7 @@ fn a_port_that_another_user_has_taken_gives_no_priority() {
         own.is_raised()
     });
     assert!(others.priority().starts_with("OTHER"), "{}", others.priority());
-    let chains = daemon.status()["realtime"]["chains"].take();
+    let chains = daemon.status()["priority"]["chains"].take();
     let threads = |chain: &serde_json::Value| chain["threads"].as_array().unwrap().len();
     let threads: Vec<usize> = chains.as_array().unwrap().iter().map(threads).collect();
     assert_eq!(threads.iter().sum::<usize>(), 1, "{chains}");
@@ -155,7 +158,7 @@ fn an_answer_has_what_is_left_of_its_requests_deadline() {
         service.rule("")
     );
     let (daemon, _config) = daemon("chain-answer.toml", &queue);
-    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    until("the queue is up", || !daemon.status()["queue"]["installed"].is_null());
     let admitted = || daemon.counted("/admitted");
     let before = admitted();
     ask(&lab, &service, 20);
@@ -180,11 +183,11 @@ fn however_the_daemon_ends_no_thread_keeps_a_priority() {
         kill_with(&daemon, signal);
         daemon.0.wait().unwrap();
         until("it is as it was", || !service.is_raised());
-        // The guardian of a killed one ends what it has begun.
+        // The watchdog of a killed one ends what it has begun.
         until("nothing is left", || {
             let found = giveway(&["revert", "--dry-run", "--json"]).stdout;
             let found: serde_json::Value = serde_json::from_slice(&found).unwrap_or_default();
-            found["found"].as_array().is_some_and(Vec::is_empty)
+            found["estimated"].as_array().is_some_and(Vec::is_empty)
         });
     }
 }
@@ -216,7 +219,7 @@ fn threads_that_have_ended_leave_neither_records_nor_lines_nor_descriptors() {
     let pid = daemon.0.id();
     let descriptors = || fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
     let records = || {
-        daemon.status()["realtime"]["chains"][0]["threads"]
+        daemon.status()["priority"]["chains"][0]["threads"]
             .as_array()
             .unwrap()
             .len()

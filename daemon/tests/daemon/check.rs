@@ -89,7 +89,7 @@ fn a_check_tells_what_does_not_hold_and_strict_makes_it_an_error() {
             1,
         ),
         (
-            "interface = \"gwv\"\n[[realtime]]\nuser = \"no-such-user\"\n".to_owned(),
+            "interface = \"gwv\"\n[[priority]]\nuser = \"no-such-user\"\n".to_owned(),
             "no-such-user",
             1,
         ),
@@ -127,8 +127,8 @@ fn a_daemon_tells_at_its_start_what_a_check_would() {
     let config = Scratch::new("start.toml", &format!("{uplink}{A_LIFTED_LIMIT}"));
     let daemon = Daemon::start(&["--config", config.path()]);
     until("status tells of both", || {
-        let degraded = daemon.status()["degraded"].to_string();
-        degraded.contains(LIFTED) && degraded.contains("the [[uplink]] of gwv does nothing")
+        let warnings = daemon.status()["warnings"].to_string();
+        warnings.contains(LIFTED) && warnings.contains("the [[uplink]] of gwv does nothing")
     });
 }
 
@@ -156,16 +156,16 @@ fn a_check_warns_of_a_rule_whose_executable_is_a_link_to_a_file_that_runs_under_
         println!("{name} {more:?}: {found}");
         found
             .lines()
-            .find(|line| line.contains("names everything"))
+            .find(|line| line.contains("matches everything"))
             .map(str::to_owned)
     };
     for (name, file) in [("rclone", "snap"), ("editor", "nano"), ("venv/bin/tool", "tool3.11")] {
-        let why = format!(
-            "names everything that runs {} ({} is a link to it): use cmdline or unit",
+        let reason = format!(
+            "matches everything that runs {} ({} is a link to it): use cmdline or unit",
             at(file),
             at(name)
         );
-        assert!(told_of(name, "").is_some_and(|line| line.ends_with(&why)), "{name}");
+        assert!(told_of(name, "").is_some_and(|line| line.ends_with(&reason)), "{name}");
     }
     for name in ["snap", "tool", "tool3", "tool3.11"] {
         assert_eq!(told_of(name, ""), None);
@@ -173,7 +173,7 @@ fn a_check_warns_of_a_rule_whose_executable_is_a_link_to_a_file_that_runs_under_
     for narrower in ["cmdline = \"*rclone*\"\n", "unit = \"backup.service\"\n"] {
         assert_eq!(told_of("rclone", narrower), None);
     }
-    let text = format!("[[realtime]]\nuser = \"root\"\nexe = \"{}\"\n", at("rclone"));
+    let text = format!("[[priority]]\nuser = \"root\"\nexe = \"{}\"\n", at("rclone"));
     let output = told(&check(&Scratch::new("realtime.toml", &text), &[]));
-    assert!(output.contains("rclone names everything that runs"), "{output}");
+    assert!(output.contains("rclone matches everything that runs"), "{output}");
 }

@@ -82,9 +82,9 @@ fn an_open_socket_has_the_class_of_its_rule_and_sighup_changes_it() {
         has_class(&daemon, port, "background")
     });
 
-    let why = String::from_utf8(giveway(&["why", &port.to_string()]).stdout).unwrap();
-    assert!(why.contains("class bulk -> background; rule"), "{why}");
-    assert!(why.contains(&place), "{why}");
+    let reason = String::from_utf8(giveway(&["why", &port.to_string()]).stdout).unwrap();
+    assert!(reason.contains("class bulk -> background; rule"), "{reason}");
+    assert!(reason.contains(&place), "{reason}");
 }
 
 #[test]
@@ -108,14 +108,14 @@ fn a_broken_file_keeps_the_old_rules_and_is_told_of_with_its_line() {
         has_class(&daemon, port, "bulk"),
         "a rule beside the broken file was taken over"
     );
-    let degraded = daemon.status()["degraded"].to_string();
-    assert!(degraded.contains("60-broken.toml:2"), "{degraded}");
-    assert!(degraded.contains("the rules read before stay in force"), "{degraded}");
+    let warnings = daemon.status()["warnings"].to_string();
+    assert!(warnings.contains("60-broken.toml:2"), "{warnings}");
+    assert!(warnings.contains("the rules read before stay active"), "{warnings}");
 
     fs::remove_file(broken).unwrap();
     assert!(giveway(&["reload"]).status.success());
     until("the rules are read", || has_class(&daemon, port, "stream"));
-    assert!(!daemon.status()["degraded"].to_string().contains("60-broken"));
+    assert!(!daemon.status()["warnings"].to_string().contains("60-broken"));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_broken_file_at_the_start_costs_its_own_rules_only() {
     rules.write("40-broken.toml", "[[rule]]\n");
     let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
     until("the rule gives its class", || has_class(&daemon, port, "bulk"));
-    assert!(daemon.status()["degraded"].to_string().contains("40-broken.toml:1"));
+    assert!(daemon.status()["warnings"].to_string().contains("40-broken.toml:1"));
 }
 
 /// A script that sends a line ten times a second to this port.
@@ -212,11 +212,11 @@ fn a_reload_names_the_sections_that_it_does_not_read() {
     let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
     let _daemon = Daemon::start(&arguments);
     let reload = || String::from_utf8(giveway(&["reload"]).stdout).unwrap();
-    assert_eq!(reload(), "in force: 0 rules for classes\n");
+    assert_eq!(reload(), "active: 0 rules for classes\n");
     fs::write(config.path(), rule("port = 873", "background")).unwrap();
     let told = reload();
     assert!(
-        told.starts_with("in force: 1 rule for classes\nnot read: cap changed"),
+        told.starts_with("active: 1 rule for classes\nnot read: cap changed"),
         "{told}"
     );
 }
@@ -228,8 +228,8 @@ fn the_queue_serves_a_flow_by_its_class() {
     let config = Scratch::new("classes.toml", &config);
     let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
     let daemon = Daemon::start(&arguments);
-    until("the queue is in force", || {
-        !daemon.status()["queue"]["in_force"].is_null()
+    until("the queue is active", || {
+        !daemon.status()["queue"]["installed"].is_null()
     });
     let port = lab.reader();
     let _talker = talker(port, "talker");
@@ -272,8 +272,8 @@ fn a_rate_limit_holds_for_all_sockets_of_its_rule_over_tcp_and_udp() {
     let config = Scratch::new("limit.toml", "[link]\nrate_mbit = 50.0\n[queue]\nbackend = \"htb\"\n");
     let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
     let daemon = Daemon::start(&arguments);
-    until("the queue is in force", || {
-        !daemon.status()["queue"]["in_force"].is_null()
+    until("the queue is active", || {
+        !daemon.status()["queue"]["installed"].is_null()
     });
     let stop = Arc::new(AtomicBool::new(false));
     let patience = Some(Duration::from_millis(100));
@@ -308,8 +308,8 @@ fn a_command_has_a_rate_limit_for_all_that_it_sends() {
     let config = Scratch::new("command-limit.toml", &config);
     let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
     let daemon = Daemon::start(&arguments);
-    until("the queue is in force", || {
-        !daemon.status()["queue"]["in_force"].is_null()
+    until("the queue is active", || {
+        !daemon.status()["queue"]["installed"].is_null()
     });
     let ports = [lab.reader(), lab.reader()];
     let [one, other] = ports.map(|port| format!("/dev/tcp/{FAR_V4}/{port}"));
@@ -338,8 +338,11 @@ fn a_command_has_a_rate_limit_for_all_that_it_sends() {
     thread::sleep(Duration::from_secs(4));
     let mbit = (sent_bytes() - before) as f64 * 8e-6 / began.elapsed().as_secs_f64();
     assert!((3.8..4.2).contains(&mbit), "{mbit} Mbit/s");
-    let why = flow_to(&daemon, ports[0])["class_why"].to_string();
-    assert!(why.contains("all of it may together send at most 4 Mbit/s"), "{why}");
+    let reason = flow_to(&daemon, ports[0])["class_reason"].to_string();
+    assert!(
+        reason.contains("all of it may together send at most 4 Mbit/s"),
+        "{reason}"
+    );
 }
 
 /// The numbers of the rate limits that the queue knows.
@@ -356,8 +359,8 @@ fn a_commands_rate_limit_is_nobody_elses_while_a_socket_has_it_and_only_root_lif
     let config = Scratch::new("kept-limit.toml", &config);
     let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
     let daemon = Daemon::start(&arguments);
-    until("the queue is in force", || {
-        !daemon.status()["queue"]["in_force"].is_null()
+    until("the queue is active", || {
+        !daemon.status()["queue"]["installed"].is_null()
     });
     let copy = Scratch::copy_of(&program(), "kept-limit");
     let limited = ["exec", "--class", "bulk", "--up", "4mbit", "--require", "--"];
@@ -424,8 +427,11 @@ fn a_rate_limit_that_nothing_enforces_is_told_of() {
     let config = Scratch::new("no-queue.toml", "[queue]\nbackend = \"none\"\n");
     let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
     let daemon = Daemon::start(&arguments);
-    let degraded = daemon.status()["degraded"].to_string();
-    assert!(degraded.contains("upload limits of rules do not hold"), "{degraded}");
+    let warnings = daemon.status()["warnings"].to_string();
+    assert!(
+        warnings.contains("upload limits of rules are not enforced"),
+        "{warnings}"
+    );
 }
 
 #[test]
@@ -437,8 +443,8 @@ fn a_packet_of_udp_is_background_by_a_rule_on_its_port() {
     let config = Scratch::new("udp.toml", &config);
     let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
     let daemon = Daemon::start(&arguments);
-    until("the queue is in force", || {
-        !daemon.status()["queue"]["in_force"].is_null()
+    until("the queue is active", || {
+        !daemon.status()["queue"]["installed"].is_null()
     });
     let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
     let background = || daemon.counted("/bands/background/classified");
@@ -505,8 +511,8 @@ fn an_open_socket_is_shown_with_its_mark() {
     let port = port_of(&near);
     rules.write("50-test.toml", &rule(&format!("port = {port}"), "background"));
     let _daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
-    let why = || String::from_utf8(giveway(&["why", &port.to_string()]).stdout).unwrap();
-    until("its mark is told", || why().contains("its packets are marked LE"));
+    let reason = || String::from_utf8(giveway(&["why", &port.to_string()]).stdout).unwrap();
+    until("its mark is told", || reason().contains("DSCP LE"));
 }
 
 /// A daemon with these rules and a queue of 10 Mbit/s.
@@ -516,8 +522,8 @@ pub(super) fn daemon_with_queue(rules: &Rules) -> Daemon {
     let config = rules.write("configuration", &config);
     let config = config.to_str().unwrap();
     let daemon = Daemon::start(&["--config", config, "--rules", rules.path(), "--interface", "gwv"]);
-    until("the queue is in force", || {
-        !daemon.status()["queue"]["in_force"].is_null()
+    until("the queue is active", || {
+        !daemon.status()["queue"]["installed"].is_null()
     });
     daemon
 }
@@ -614,8 +620,8 @@ fn background_connects_with_short_segments_where_the_link_is_slow() {
     let config = format!("[link]\nrate_mbit = 1\n[queue]\nbackend = \"{}\"\n", backend());
     let config = Scratch::new("slow.toml", &config);
     let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
-    until("the queue is in force", || {
-        !daemon.status()["queue"]["in_force"].is_null()
+    until("the queue is active", || {
+        !daemon.status()["queue"]["installed"].is_null()
     });
     let listener = lab.far(|| TcpListener::bind((FAR_V4, 0)).unwrap());
     let segments_at_nice = |nice: i32, listener: &TcpListener| {
@@ -667,14 +673,14 @@ fn a_udp_socket_has_the_class_of_its_process_for_as_long_as_it_is_there() {
     assert_eq!(shown()["pid"], talker.id());
     let background = || daemon.counted("/bands/background/classified");
     until("its packets are background", || background() > 5);
-    let why = String::from_utf8(giveway(&["why", &port.to_string()]).stdout).unwrap();
-    assert!(why.contains("is background now"), "{why}");
+    let reason = String::from_utf8(giveway(&["why", &port.to_string()]).stdout).unwrap();
+    assert!(reason.contains("is background now"), "{reason}");
     drop(talker);
     until("it is forgotten", || shown().is_null());
 }
 
 #[test]
-fn where_a_udp_socket_sends_to_anyone_a_rule_on_the_far_end_decides_by_packet() {
+fn where_a_udp_socket_sends_to_anyone_a_rule_on_the_remote_host_decides_by_packet() {
     let (lab, rules) = (Lab::enter(), Rules::new());
     let sinks = [(); 2].map(|()| lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap()));
     let ports = sinks.each_ref().map(|sink| sink.local_addr().unwrap().port());
@@ -686,8 +692,8 @@ fn where_a_udp_socket_sends_to_anyone_a_rule_on_the_far_end_decides_by_packet() 
     let config = format!("[link]\nrate_mbit = 10.0\n[queue]\nbackend = \"{}\"\n", backend());
     let config = Scratch::new("anyone.toml", &config);
     let daemon = Daemon::start(&["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"]);
-    until("the queue is in force", || {
-        !daemon.status()["queue"]["in_force"].is_null()
+    until("the queue is active", || {
+        !daemon.status()["queue"]["installed"].is_null()
     });
     let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
     let own = udp.local_addr().unwrap().port();
@@ -703,7 +709,7 @@ fn where_a_udp_socket_sends_to_anyone_a_rule_on_the_far_end_decides_by_packet() 
     rules.write("50-test.toml", &(first + &of_program));
     assert!(giveway(&["reload"]).status.success());
     until("each packet is judged", || {
-        datagrams_of(&daemon, own)["class_why"]
+        datagrams_of(&daemon, own)["class_reason"]
             .to_string()
             .contains("where each packet goes decides")
     });
@@ -901,7 +907,7 @@ fn users_choose_only_what_the_configuration_lets_them() {
     assert!(code == 125 && line.contains("users may choose: bulk"), "{line}");
     let ran = copy.as_nobody(&["exec", "--class", "background", "--", "sh", "-c", "exit 7"]);
     let (line, code) = failure(&ran);
-    assert!(code == 7 && line.contains("the command runs without it"), "{line}");
+    assert!(code == 7 && line.contains("running the command without it"), "{line}");
 }
 
 #[test]
@@ -917,7 +923,7 @@ fn files_are_checked_without_a_daemon() {
     let told = String::from_utf8(output.stderr).unwrap();
     let lines: Vec<&str> = told.lines().collect();
     assert_eq!((output.status.code(), lines.len()), (Some(2), 3), "{told}");
-    assert!(lines[2].contains("a running daemon goes on as it is"), "{told}");
+    assert!(lines[2].contains("a running daemon keeps its configuration"), "{told}");
     assert!(lines[0].contains("bad.toml:2: `cap`: does not belong"), "{told}");
     assert!(
         lines[1].contains("giveway.toml:3: unknown key `cap.capacity`"),
@@ -951,9 +957,9 @@ fn a_check_names_the_rules_that_do_nothing() {
     );
     assert!(lines[4].contains("the path of a cgroup begins with /"), "{told}");
     assert!(lines[5].contains("the name of a unit has a suffix"), "{told}");
-    assert!(lines[6].contains("there is no interface wlan7"), "{told}");
+    assert!(lines[6].contains("no interface wlan7"), "{told}");
     assert!(
-        lines[3].contains("is a script, and the executable is its interpreter"),
+        lines[3].contains("is a script, whose executable is its interpreter"),
         "{told}"
     );
     assert!(lines[1].contains(":4: never counts: the rule at "), "{told}");
@@ -967,10 +973,10 @@ fn a_check_names_the_rules_that_do_nothing() {
 fn a_check_names_the_keys_that_do_nothing() {
     let rules = Rules::new();
     let key = "[group]\nkey_file = \"/etc/giveway/group.key\"\n";
-    let found = |more: &str| format!("[cap]\npolicy = \"found\"\n{more}\n{key}");
+    let found = |more: &str| format!("[cap]\npolicy = \"estimated\"\n{more}\n{key}");
     for (text, told) in [
-        ("[cap]\npolicy = \"found\"\n".to_owned(), "finds a share alone"),
-        ("[cap]\nprefer = \"delay\"\n".to_owned(), "prefer does not count"),
+        ("[cap]\npolicy = \"estimated\"\n".to_owned(), "estimates a share alone"),
+        ("[cap]\nprefer = \"delay\"\n".to_owned(), "prefer has no effect"),
         (
             "[link]\nrate_mbit = \"auto\"\n[queue]\nbackend = \"htb\"\n".to_owned(),
             "excludes",
@@ -979,15 +985,15 @@ fn a_check_names_the_keys_that_do_nothing() {
             "[[uplink]]\ninterface = \"lo\"\nrate_mbit = \"auto\"\n[queue]\nbackend = \"none\"\n".to_owned(),
             "[[uplink]] rate_mbit = \"auto\" finds nothing",
         ),
-        ("[cap]\nfloor_mbit = 2\n".to_owned(), "floor_mbit does not count"),
+        ("[cap]\nfloor_mbit = 2\n".to_owned(), "floor_mbit has no effect"),
         (format!("[cap]\nrtt_ms = 100\n{key}"), "rtt_ms does not count"),
-        (format!("[link]\nrate_mbit = \"auto\"\n{key}"), "was not measured"),
+        (format!("[link]\nrate_mbit = \"auto\"\n{key}"), "is untested"),
         (found("fixed_segments = 30"), "fixed_segments does not count"),
         (found("rtt_ms = 100"), "rtt_ms does not count"),
         (found("margin_bytes = 1500"), "margin_bytes does not count"),
-        (found("floor_mbit = 1e5"), "limits never bind"),
-        (found("floor_mbit = 20\n[link]\nrate_mbit = 20"), "limits never bind"),
-        (found("[monitor]\npasses_per_second = 1"), "it comes late"),
+        (found("floor_mbit = 1e5"), "caps never apply"),
+        (found("floor_mbit = 20\n[link]\nrate_mbit = 20"), "caps never apply"),
+        (found("[monitor]\npolls_per_second = 1"), "it reacts late"),
         (found("floor_mbit = 2\n[link]\nrate_mbit = 20"), "giveway.toml: ok\n"),
         (found("prefer = \"delay\""), "giveway.toml: ok\n"),
     ] {

@@ -42,7 +42,7 @@ const FREE_MBIT: f64 = 40.0;
 const WINDOW: Duration = Duration::from_secs(2);
 const DEVICE: &str = "giveway-down";
 
-/// Something at the far end that sends far more than the limit to whoever connects, and leaves the processors to others.
+/// Something at the remote host that sends far more than the limit to whoever connects, and leaves the processors to others.
 pub(super) fn source(lab: &Lab, ip: &str) -> u16 {
     let listener = lab.far_listener(ip);
     let port = listener.local_addr().unwrap().port();
@@ -272,12 +272,12 @@ fn status_shows_what_each_limit_lets_through_and_what_each_flow_receives() {
         let remote = format!("{FAR_V4}:{port}");
         let flows = status["flows"].as_array().unwrap();
         let flow = flows.iter().find(|flow| flow["remote"] == remote).unwrap();
-        flow["received_mbit"].as_f64().unwrap()
+        flow["download_mbit"].as_f64().unwrap()
     };
     let by_receiver = free.mbit(Duration::from_secs(3));
     let shown = received(&daemon.status(), free_port);
     assert!((shown / by_receiver - 1.0).abs() < 0.3, "{shown}, {by_receiver}");
-    let passing = limit["download"]["queue"]["passing_mbit"].as_f64().unwrap();
+    let passing = limit["download"]["queue"]["throughput_mbit"].as_f64().unwrap();
     assert!((passing / by_device - 1.0).abs() < 0.1, "{passing}, {by_device}");
 }
 
@@ -308,7 +308,7 @@ fn a_thousand_limits_hold_at_once_keep_nobody_waiting_and_leave_nothing() {
 }
 
 #[test]
-fn with_the_daemon_and_its_guardian_dead_everything_arrives_at_once_and_nothing_is_left() {
+fn with_the_daemon_and_its_watchdog_dead_everything_arrives_at_once_and_nothing_is_left() {
     let (lab, rules) = (Lab::enter(), Rules::new());
     let port = source(&lab, FAR_V4);
     rules.write("50-test.toml", &limited(&format!("port = {port}")));

@@ -57,7 +57,7 @@ impl Managed {
         until("the daemon answers", || giveway(&["status", "--json"]).status.success());
         if rate_mbit.is_some() {
             until("its queue is active", || {
-                !daemon.status()["queue"]["in_force"].is_null()
+                !daemon.status()["queue"]["installed"].is_null()
             });
         }
         Self {
@@ -111,7 +111,7 @@ fn told_at_start(arguments: &[&str]) -> String {
     String::from_utf8(ran.stderr).unwrap()
 }
 
-fn why(subject: &str) -> String {
+fn explained(subject: &str) -> String {
     String::from_utf8(giveway(&["why", subject]).stdout).unwrap()
 }
 
@@ -144,7 +144,7 @@ fn a_background_flow_in_the_own_subnet_of_a_link_that_leaves_that_out_is_said_to
     let config = Scratch::new("local-order.toml", &text);
     let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
     until("its queue is active", || {
-        !daemon.status()["queue"]["in_force"].is_null()
+        !daemon.status()["queue"]["installed"].is_null()
     });
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "bash", "-c", &sender(FAR_V4, port)]);
@@ -158,10 +158,10 @@ fn a_background_flow_in_the_own_subnet_of_a_link_that_leaves_that_out_is_said_to
         "{short}"
     );
     assert!(short["upload_limit_mbit"].is_null(), "{short}");
-    let why = why(&port.to_string());
+    let reason = explained(&port.to_string());
     assert!(
-        why.contains("its class is not enforced: it stays in the own subnets of gwv"),
-        "{why}"
+        reason.contains("its class is not enforced: it stays in the own subnets of gwv"),
+        "{reason}"
     );
 }
 
@@ -173,8 +173,11 @@ fn a_limited_flow_is_shown_with_the_link_whose_queue_enforces_it() {
     let _sender = exec(&[&LIMITED[..], &["--require"]].concat(), &sender(FAR_V4, port));
     let flow = managed.flow(port, |flow| flow["limit"]["upload"]["enforced_by"] == "gwv");
     assert_eq!(flow["limit"]["upload"]["mbit"], 2.0, "{flow}");
-    let why = why(&port.to_string());
-    assert!(why.contains("its upload limit of 2 Mbit/s is enforced by gwv"), "{why}");
+    let reason = explained(&port.to_string());
+    assert!(
+        reason.contains("its upload limit of 2 Mbit/s is enforced by gwv"),
+        "{reason}"
+    );
     assert!(managed.logged("not enforced").is_empty());
 }
 
@@ -200,7 +203,7 @@ fn a_limited_command_over_a_link_that_is_not_managed_is_told_of_at_its_start_and
         managed.flow(port, |_| true)["limit"]["upload"]["reason"] == reason
     });
     assert_eq!(flow["limit"]["upload"]["mbit"], 2.0, "{flow}");
-    let why = why(&port.to_string());
+    let why = explained(&port.to_string());
     assert!(
         why.contains(&format!("its upload limit of 2 Mbit/s is not enforced: {reason}")),
         "{why}"
@@ -220,7 +223,7 @@ fn a_limited_flow_through_a_tunnel_is_told_of_with_the_tunnels_name() {
     let tunnel = |own, near, far| KillOnDrop::spawn(Command::new("python3").args(["-c", TUNNEL, own, near, far]));
     let _far = lab.far(|| tunnel("10.98.0.2", FAR_V4, NEAR_V4));
     let _near = tunnel("10.98.0.1", NEAR_V4, FAR_V4);
-    let probe = await_some("the far end of the tunnel is there", || {
+    let probe = await_some("the remote host of the tunnel is there", || {
         lab.far(|| TcpListener::bind(("10.98.0.2", 0)).ok())
     });
     until("the tunnel is up", || {
@@ -367,8 +370,8 @@ fn a_command_that_goes_to_another_network_namespace_is_told_of() {
         (status["elsewhere"][0]["pid"] == pid).then_some(status)
     });
     assert_eq!(status["elsewhere"][0]["command"], "sleep", "{status}");
-    let why = why(&pid.to_string());
-    assert!(why.contains("is in another network namespace (net:["), "{why}");
+    let reason = explained(&pid.to_string());
+    assert!(reason.contains("is in another network namespace (net:["), "{reason}");
     until("the log has a line", || {
         managed.logged("in another network namespace").len() == 1
     });
@@ -407,8 +410,8 @@ fn deadlines_by_an_interface_that_is_not_managed_are_told_of_in_status() {
     let deadline = "[[deadline]]\nport = 5005\ndeadline_ms = 20.0\n";
     let managed = Managed::start(Some(50.0), deadline, &[]);
     until("it is told", || {
-        let degraded = managed.daemon.status()["degraded"].to_string();
-        degraded.contains("[[deadline]] promises nothing for what leaves by gwv2, which is not managed")
+        let warnings = managed.daemon.status()["warnings"].to_string();
+        warnings.contains("[[deadline]] promises nothing for what leaves by gwv2, which is not managed")
     });
     assert_eq!(
         managed

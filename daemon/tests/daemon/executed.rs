@@ -68,7 +68,7 @@ fn exe_rule(program: &Scratch) -> String {
 }
 
 fn realtime_config(program: &Scratch) -> Scratch {
-    let rule = format!("[[realtime]]\nname = \"test\"\nexe = \"{}\"\n", program.path());
+    let rule = format!("[[priority]]\nname = \"test\"\nexe = \"{}\"\n", program.path());
     Scratch::new("realtime.toml", &rule)
 }
 

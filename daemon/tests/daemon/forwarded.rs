@@ -145,7 +145,7 @@ fn a_containers_packets_have_the_class_of_its_cgroup() {
     for _ in 0..10 {
         assert_eq!(own.send_to(b"x", (FAR_V4, port)).unwrap(), 1);
     }
-    // The first ones wait for the neighbour's address.
+    // The first ones wait for the peer's address.
     until("those over IPv6 have left", || background(&daemon) - before >= 10);
     // Time in which this program's own would be counted.
     thread::sleep(Duration::from_millis(300));
@@ -155,9 +155,12 @@ fn a_containers_packets_have_the_class_of_its_cgroup() {
         "those over IPv6, and not this program's own"
     );
 
-    let why = String::from_utf8(giveway(&["why", &path]).stdout).unwrap();
+    let reason = String::from_utf8(giveway(&["why", &path]).stdout).unwrap();
     let wanted = format!("what is forwarded for {path}: class standard -> background");
-    assert!(why.contains(&wanted) && why.contains("50-test.toml:1"), "{why}");
+    assert!(
+        reason.contains(&wanted) && reason.contains("50-test.toml:1"),
+        "{reason}"
+    );
     let status = String::from_utf8(giveway(&["status"]).stdout).unwrap();
     assert!(status.contains(&container.cgroup), "{status}");
 
@@ -196,11 +199,11 @@ fn a_container_that_is_started_later_is_known_too() {
 }
 
 /// That its device here has passed on to the container, Mbit/s.
-fn received_mbit(time: Duration) -> f64 {
+fn download_mbit(time: Duration) -> f64 {
     mbit_of(|| carried("gwc").1, time)
 }
 
-/// A container that downloads from the far end as fast as it may, over IPv4.
+/// A container that downloads from the remote host as fast as it may, over IPv4.
 fn downloading(lab: &Lab) -> Container {
     lab.far(|| run(&format!("ip route add 10.97.0.0/24 via {NEAR_V4}")));
     let port = source(lab, FAR_V4);
@@ -221,20 +224,20 @@ fn what_a_container_receives_is_limited_by_its_cgroup_and_not_what_the_host_send
     let (lab, rules) = (Lab::enter(), Rules::new());
     let container = downloading(&lab);
     let daemon = daemon_with_queue(&rules);
-    until("it downloads", || received_mbit(Duration::from_millis(300)) > 40.0);
+    until("it downloads", || download_mbit(Duration::from_millis(300)) > 40.0);
     assert!(!is_filtered());
     let limit = format!("cgroup = \"/{}\"\ndownload_limit_mbit = 4", container.cgroup);
     rules.write("50-test.toml", &rule(&limit, "standard"));
     assert!(giveway(&["reload"]).status.success());
-    until("it is limited", || received_mbit(Duration::from_millis(400)) < 6.0);
-    held("its limit holds", 3.4..4.4, || received_mbit(Duration::from_secs(2)));
+    until("it is limited", || download_mbit(Duration::from_millis(400)) < 6.0);
+    held("its limit holds", 3.4..4.4, || download_mbit(Duration::from_secs(2)));
     let passed = || {
         let status = daemon.status();
         status["limits"][0]["download"]["queue"]["passed_bytes"].as_u64()
     };
     until("what has passed is told", || passed() > Some(500_000));
     held("that is told", 3.4..4.4, || {
-        let passing = daemon.status()["limits"][0]["download"]["queue"]["passing_mbit"].as_f64();
+        let passing = daemon.status()["limits"][0]["download"]["queue"]["throughput_mbit"].as_f64();
         passing.unwrap()
     });
 
@@ -244,14 +247,14 @@ fn what_a_container_receives_is_limited_by_its_cgroup_and_not_what_the_host_send
     let (mut stream, _) = own.accept().unwrap();
     let sender = thread::spawn(move || while stream.write_all(&[0; 16 * 1024]).is_ok() {});
     until("what the host sends comes unlimited", || {
-        received_mbit(Duration::from_millis(300)) > 20.0
+        download_mbit(Duration::from_millis(300)) > 20.0
     });
     drop(beside);
     sender.join().unwrap();
 
     rules.write("50-test.toml", "");
     assert!(giveway(&["reload"]).status.success());
-    until("it is free", || received_mbit(Duration::from_millis(300)) > 40.0);
+    until("it is free", || download_mbit(Duration::from_millis(300)) > 40.0);
     until("nothing is left", || {
         !is_filtered() && !run("ip link").contains("giveway-down")
     });
@@ -282,10 +285,10 @@ fn a_container_downloads_freely_again_when_the_daemon_is_killed_and_nothing_is_l
     rules.write("50-test.toml", &rule(&limit, "standard"));
     let daemon = daemon_with_queue(&rules);
     until("it is limited", || {
-        is_filtered() && received_mbit(Duration::from_millis(400)) < 6.0
+        is_filtered() && download_mbit(Duration::from_millis(400)) < 6.0
     });
     daemon.kill();
-    let mbit = received_mbit(Duration::from_secs(1));
+    let mbit = download_mbit(Duration::from_secs(1));
     assert!(mbit > 20.0, "{mbit} Mbit/s");
     assert!(!is_filtered() && !run("ip link").contains("giveway-down"));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A hang is a death: a daemon that is stopped or stuck is ended and undone, by its guardian or by `giveway revert`; a guardian
+//! A hang is a death: a daemon that is stopped or stuck is ended and undone, by its watchdog or by `giveway revert`; a watchdog
 //! that is stopped or dead is replaced; who asks is told in time. Not even a thread that SIGKILL cannot end keeps anything
-//! in force, or the next daemon from starting.
+//! active, or the next daemon from starting.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -30,21 +30,21 @@ use crate::support::freezer::Frozen;
 use crate::support::held::Held;
 use crate::support::lab::{FAR_V4, Lab, run};
 use crate::support::process::{
-    Copy, Daemon, KillOnDrop, PAPER, children, failure, giveway, guardian_of, program, signal,
+    Copy, Daemon, KillOnDrop, PAPER, children, failure, giveway, program, signal, watchdog_of,
 };
 use crate::support::scratch::Scratch;
 use crate::support::turn::Turn;
 use crate::support::wait::{await_some, until};
 
-/// What is promised of a hang, and of a guardian that is stopped.
+/// What is promised of a hang, and of a watchdog that is stopped.
 const HANG: Duration = Duration::from_secs(6);
 /// What is promised of a death.
 const DEATH: Duration = Duration::from_secs(1);
 /// Clients give up after 2 s; on a busy machine it takes a moment more to start them.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A daemon with a cap, a queue and a raised process in force, and a thread for each of what it does.
-struct InForce {
+/// A daemon with a cap, a queue and a raised process active, and a thread for each of what it does.
+struct Installed {
     daemon: Daemon,
     raised: KillOnDrop,
     monitor: FlowMonitor,
@@ -53,7 +53,7 @@ struct InForce {
     _lab: Lab,
 }
 
-impl InForce {
+impl Installed {
     fn start(name: &str) -> Self {
         let lab = Lab::enter();
         let shell = Scratch::copy_of("/bin/bash", name);
@@ -61,7 +61,7 @@ impl InForce {
             "hang.toml",
             &format!(
                 "{PAPER}[link]\nrate_mbit = 20\n[queue]\nbackend = \"htb\"\n\
-                 [[chain]]\nlocal_port = 5005\nbudget_ms = 100\n[[realtime]]\nexe = \"{}\"\npriority = 20\n",
+                 [[chain]]\nlocal_port = 5005\nbudget_ms = 100\n[[priority]]\nexe = \"{}\"\npriority = 20\n",
                 shell.path()
             ),
         );
@@ -81,12 +81,12 @@ impl InForce {
             _ends: (near, far),
             _lab: lab,
         };
-        until("everything is in force", || this.in_force().len() == 3);
+        until("everything is active", || this.installed().len() == 3);
         this
     }
 
-    fn in_force(&mut self) -> Vec<&'static str> {
-        let is_capped = self.monitor.walk().unwrap().iter().any(|flow| flow.clamp.is_some());
+    fn installed(&mut self) -> Vec<&'static str> {
+        let is_capped = self.monitor.scan().unwrap().iter().any(|flow| flow.clamp.is_some());
         let is_queueing = run("tc qdisc show dev gwv").contains("6777:");
         let is_raised = Attributes::of(self.raised.id()).unwrap().shown() == "FIFO 20";
         let all = [(is_capped, "cap"), (is_queueing, "queue"), (is_raised, "priority")];
@@ -96,7 +96,7 @@ impl InForce {
     #[track_caller]
     fn is_undone_within(&mut self, limit: Duration) {
         let start = Instant::now();
-        until("nothing is left in force", || self.in_force().is_empty());
+        until("nothing is left active", || self.installed().is_empty());
         assert!(start.elapsed() < limit, "{:?}", start.elapsed());
     }
 
@@ -156,17 +156,17 @@ fn bounded(arguments: &[&str]) -> (Output, Duration) {
 
 #[test]
 fn a_stopped_daemon_is_killed_and_everything_is_undone() {
-    let mut all = InForce::start("stopped");
+    let mut all = Installed::start("stopped");
     all.daemon.signal(Signal::SIGSTOP);
     all.is_undone_within(HANG);
     all.is_killed();
 }
 
 #[test]
-fn a_stuck_thread_ends_the_daemon_and_keeps_neither_anything_in_force_nor_the_next_one_away() {
+fn a_stuck_thread_ends_the_daemon_and_keeps_neither_anything_installed_nor_the_next_one_away() {
     // None: all of them.
     for stuck in [Some("giveway-rt"), Some("giveway-chain"), None] {
-        let mut all = InForce::start("stuck");
+        let mut all = Installed::start("stuck");
         let links = all.links();
         assert!(links.len() >= 4, "cap, admission, arrival and easing: {links:?}");
         let frozen = Frozen::new(all.daemon.0.id(), stuck);
@@ -193,7 +193,7 @@ fn another_starts() {
 
 #[test]
 fn a_stuck_thread_does_not_hide_the_daemons_death() {
-    let mut all = InForce::start("hidden");
+    let mut all = Installed::start("hidden");
     let frozen = Frozen::new(all.daemon.0.id(), Some("giveway-chain"));
     all.daemon.signal(Signal::SIGKILL);
     all.is_undone_within(DEATH);
@@ -202,18 +202,18 @@ fn a_stuck_thread_does_not_hide_the_daemons_death() {
 }
 
 #[test]
-fn a_guardian_that_is_stopped_or_killed_is_replaced_and_the_new_one_undoes() {
+fn a_watchdog_that_is_stopped_or_killed_is_replaced_and_the_new_one_undoes() {
     for end in [Signal::SIGSTOP, Signal::SIGKILL] {
-        let mut all = InForce::start("replaced");
-        let (daemon, first) = (all.daemon.0.id(), all.daemon.guardian());
+        let mut all = Installed::start("replaced");
+        let (daemon, first) = (all.daemon.0.id(), all.daemon.watchdog());
         let bounds = bound_of_real_time(first);
         signal(first, end);
-        let took = until("another guardian", || {
-            !children(daemon).contains(&first) && guardian_of(daemon).is_some_and(|guardian| guardian != first)
+        let took = until("another watchdog", || {
+            !children(daemon).contains(&first) && watchdog_of(daemon).is_some_and(|watchdog| watchdog != first)
         });
         assert!(took < HANG, "{took:?}");
         until("it may compute as the first one may", || {
-            bound_of_real_time(all.daemon.guardian()) == bounds
+            bound_of_real_time(all.daemon.watchdog()) == bounds
         });
         all.daemon.signal(Signal::SIGKILL);
         all.is_undone_within(ANSWER);
@@ -222,9 +222,9 @@ fn a_guardian_that_is_stopped_or_killed_is_replaced_and_the_new_one_undoes() {
 
 #[test]
 fn who_asks_a_daemon_that_hangs_is_told_so_and_exec_runs_its_command() {
-    let mut all = InForce::start("asked");
+    let mut all = Installed::start("asked");
     // Otherwise it would end the daemon.
-    signal(all.daemon.guardian(), Signal::SIGSTOP);
+    signal(all.daemon.watchdog(), Signal::SIGSTOP);
     all.daemon.signal(Signal::SIGSTOP);
     let questions = [
         "status",
@@ -232,8 +232,8 @@ fn who_asks_a_daemon_that_hangs_is_told_so_and_exec_runs_its_command() {
         "class list",
         "realtime list",
         "record -",
-        "exec --realtime 10 --require -- true",
-        "exec --realtime 10 -- sh -c true",
+        "exec --priority 10 --require -- true",
+        "exec --priority 10 -- sh -c true",
     ];
     let asking = questions.map(|question| thread::spawn(move || bounded(&question.split(' ').collect::<Vec<_>>())));
     for (question, asked) in questions.iter().zip(asking) {
@@ -255,41 +255,41 @@ fn who_asks_a_daemon_that_hangs_is_told_so_and_exec_runs_its_command() {
             "{question}: {line}"
         );
     }
-    assert_eq!(all.in_force().len(), 3, "nobody has ended it");
+    assert_eq!(all.installed().len(), 3, "nobody has ended it");
     let (reverted, took) = bounded(&["revert"]);
     let text = String::from_utf8_lossy(&reverted.stdout).into_owned();
     assert!(
-        reverted.status.success() && text.contains("was killed"),
+        reverted.status.success() && text.contains("killed: it did not answer"),
         "{took:?}: {reverted:?}"
     );
-    assert_eq!(all.in_force(), Vec::<&str>::new());
+    assert_eq!(all.installed(), Vec::<&str>::new());
     all.is_killed();
 }
 
 #[test]
 fn revert_undoes_and_run_starts_where_the_daemon_cannot_even_be_killed() {
-    let mut all = InForce::start("unkillable");
-    let guardian = all.daemon.guardian();
+    let mut all = Installed::start("unkillable");
+    let watchdog = all.daemon.watchdog();
     let frozen = Frozen::new(all.daemon.0.id(), None);
-    signal(guardian, Signal::SIGKILL);
+    signal(watchdog, Signal::SIGKILL);
     let (reverted, took) = bounded(&["revert"]);
     assert!(reverted.status.success(), "{took:?}: {reverted:?}");
-    assert_eq!(all.in_force(), Vec::<&str>::new());
+    assert_eq!(all.installed(), Vec::<&str>::new());
     another_starts();
     drop(frozen);
     all.is_killed();
 }
 
 #[test]
-fn a_guardian_that_goes_on_after_the_next_start_changes_nothing() {
-    let mut all = InForce::start("late");
-    let guardian = all.daemon.guardian();
-    signal(guardian, Signal::SIGSTOP);
+fn a_watchdog_that_goes_on_after_the_next_start_changes_nothing() {
+    let mut all = Installed::start("late");
+    let watchdog = all.daemon.watchdog();
+    signal(watchdog, Signal::SIGSTOP);
     all.daemon.signal(Signal::SIGKILL);
     all.is_killed();
     let next = Daemon::start(&["--interface", "gwv"]);
-    assert_eq!(all.in_force(), Vec::<&str>::new());
-    let state = fs::read_to_string(format!("/proc/{guardian}/stat")).unwrap_or_default();
+    assert_eq!(all.installed(), Vec::<&str>::new());
+    let state = fs::read_to_string(format!("/proc/{watchdog}/stat")).unwrap_or_default();
     assert!(state.is_empty() || state.contains(") Z "), "it lives: {state}");
     drop(next);
 }
@@ -347,20 +347,20 @@ fn what_is_still_being_undone_keeps_a_daemon_from_starting() {
 }
 
 #[test]
-fn a_dry_run_ends_no_guardian_that_is_still_at_work() {
-    let mut all = InForce::start("dry");
-    let guardian = all.daemon.guardian();
-    signal(guardian, Signal::SIGSTOP);
+fn a_dry_run_ends_no_watchdog_that_is_still_at_work() {
+    let mut all = Installed::start("dry");
+    let watchdog = all.daemon.watchdog();
+    signal(watchdog, Signal::SIGSTOP);
     all.daemon.signal(Signal::SIGKILL);
     all.is_killed();
     let (refused, _) = bounded(&["run", "--dry-run", "--interface", "gwv"]);
     let (line, code) = failure(&refused);
     assert!(
-        code == 1 && line.contains(&format!("(pid {guardian}) is not done")),
+        code == 1 && line.contains(&format!("(pid {watchdog}) is not done")),
         "{code}: {line}"
     );
-    assert_eq!(all.in_force().len(), 3, "nothing was changed");
-    signal(guardian, Signal::SIGCONT);
+    assert_eq!(all.installed().len(), 3, "nothing changed");
+    signal(watchdog, Signal::SIGCONT);
     all.is_undone_within(ANSWER);
 }
 
@@ -416,14 +416,14 @@ fn a_record_without_lines_goes_on() {
 }
 
 #[test]
-fn the_service_manager_is_told_when_everything_is_in_force_and_that_all_threads_live() {
+fn the_service_manager_is_told_when_everything_is_installed_and_that_all_threads_live() {
     let _lab = Lab::enter();
     let place = Scratch::new("notify", "");
     fs::remove_file(&place.0).unwrap();
     let manager = UnixDatagram::bind(&place.0).unwrap();
     manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut command = Command::new(program());
-    // A dry run has no guardian, which would end it.
+    // A dry run has no watchdog, which would end it.
     command
         .args(["run", "--interface", "gwv", "--dry-run"])
         .stderr(Stdio::null())
@@ -472,20 +472,20 @@ fn no_core_dump_is_written_of_what_holds_the_key() {
 }
 
 #[test]
-fn who_holds_the_lock_of_devices_gets_no_daemon_killed_and_keeps_no_queue_in_force() {
+fn who_holds_the_lock_of_devices_gets_no_daemon_killed_and_keeps_no_queue_installed() {
     // It is one lock for the devices of all namespaces.
     let _turn = Turn::alone();
-    let mut this = InForce::start("devices");
-    let guardian = Handle::open(this.daemon.guardian()).unwrap();
+    let mut this = Installed::start("devices");
+    let watchdog = Handle::open(this.daemon.watchdog()).unwrap();
     let held = Held::devices();
     thread::sleep(HANG + DEATH);
     assert!(this.daemon.0.try_wait().unwrap().is_none(), "it waits, and lives");
     this.daemon.signal(Signal::SIGKILL);
-    // By then the guardian has waited for as long as it says nothing.
+    // By then the watchdog has waited for as long as it says nothing.
     thread::sleep(Duration::from_secs(10));
     drop(held);
-    until("nothing is left in force", || this.in_force().is_empty());
-    until("the guardian is done", || !guardian.is_alive());
+    until("nothing is left active", || this.installed().is_empty());
+    until("the watchdog is done", || !watchdog.is_alive());
 }
 
 /// Gives the calling thread, and what it starts, a /proc that nobody else looks into: the machine's is not to be held.
@@ -503,7 +503,7 @@ fn who_holds_the_folder_of_routes_keeps_the_main_loop_from_nothing() {
     let daemon = Daemon::start(&[]);
     let interface = || daemon.status()["interface"]["name"].clone();
     until("it manages the device of the default route", || interface() == "gwv");
-    let (pid, guardian) = (daemon.0.id(), daemon.guardian());
+    let (pid, watchdog) = (daemon.0.id(), daemon.watchdog());
     let held = Held::forgotten(format!("/proc/{pid}/net"));
     let start = Instant::now();
     run("ip route del default");
@@ -512,7 +512,7 @@ fn who_holds_the_folder_of_routes_keeps_the_main_loop_from_nothing() {
     until("it has seen the route come, and goes on for longer than a hang", || {
         interface() == "gwv" && start.elapsed() > HANG
     });
-    assert_eq!(daemon.guardian(), guardian);
+    assert_eq!(daemon.watchdog(), watchdog);
     drop(held);
 }
 
@@ -522,16 +522,16 @@ fn who_holds_the_setting_that_flushes_routes_keeps_no_queue_waiting() {
     let config = Scratch::new("flush.toml", "[link]\nrate_mbit = 20\n[queue]\nbackend = \"htb\"\n");
     let held = Held::directory("/proc/sys/net/ipv4/route");
     let mut daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
-    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    until("the queue is up", || !daemon.status()["queue"]["installed"].is_null());
     daemon.signal(Signal::SIGTERM);
     assert!(daemon.0.wait().unwrap().success());
     drop(held);
 }
 
 #[test]
-fn who_holds_the_guardians_threads_in_proc_keeps_nothing_in_force() {
-    let mut all = InForce::start("threads");
-    let held = Held::forgotten(format!("/proc/{}/task", all.daemon.guardian()));
+fn who_holds_the_watchdogs_threads_in_proc_keeps_nothing_installed() {
+    let mut all = Installed::start("threads");
+    let held = Held::forgotten(format!("/proc/{}/task", all.daemon.watchdog()));
     all.daemon.signal(Signal::SIGKILL);
     all.is_undone_within(DEATH);
     drop(held);
@@ -540,14 +540,14 @@ fn who_holds_the_guardians_threads_in_proc_keeps_nothing_in_force() {
 #[test]
 fn who_holds_proc_keeps_nobody_from_asking_from_being_guarded_or_from_undoing() {
     enter_own_proc();
-    let mut all = InForce::start("proc");
-    let guardian = all.daemon.guardian();
+    let mut all = Installed::start("proc");
+    let watchdog = all.daemon.watchdog();
     let held = Held::forgotten("/proc");
     let (told, took) = bounded(&["status", "--json"]);
     assert!(told.status.success() && took < ANSWER, "{took:?}: {told:?}");
-    signal(guardian, Signal::SIGKILL);
+    signal(watchdog, Signal::SIGKILL);
     until("it has another one", || {
-        guardian_of(all.daemon.0.id()) != Some(guardian)
+        watchdog_of(all.daemon.0.id()) != Some(watchdog)
     });
     let start = Instant::now();
     until("it goes on for longer than a hang", || {
@@ -561,7 +561,7 @@ fn who_holds_proc_keeps_nobody_from_asking_from_being_guarded_or_from_undoing() 
     // `tc` reads what is in /proc.
     drop(held);
     assert!(reverted.status.success(), "{took:?}: {reverted:?}");
-    assert_eq!(all.in_force(), Vec::<&str>::new());
+    assert_eq!(all.installed(), Vec::<&str>::new());
 }
 
 #[test]

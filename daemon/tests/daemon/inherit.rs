@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::nice::{Group, NICE, ORDINARY, is, niceness, why};
+use super::nice::{Group, NICE, ORDINARY, is, niceness, reason};
 use crate::support::lab::{FAR_V4, Lab};
 use crate::support::process::{Daemon, KillOnDrop, backend, giveway, program};
 use crate::support::scratch::NOBODY;
@@ -116,7 +116,7 @@ fn what_a_program_starts_at_once_through_a_shell_that_ends_belongs_to_its_class(
     let middle = format!("setsid bash -c '{}' gwtalk & exit 0", talk(port));
     let backup = place.runs(&format!("/bin/bash -c \"{middle}\"; sleep 1000; :"));
     let flow = becomes(&daemon, port, "background");
-    let said = flow["class_why"].as_str().unwrap();
+    let said = flow["class_reason"].as_str().unwrap();
     let from = format!("inherited from backup ({}): exe ", backup.id());
     assert!(said.starts_with(&from), "{said}");
     assert!(
@@ -125,7 +125,7 @@ fn what_a_program_starts_at_once_through_a_shell_that_ends_belongs_to_its_class(
     );
     let talker = pid_of(&flow);
     until("it is nice", || is(talker, NICE));
-    until("that is explained", || why(talker).contains(&from));
+    until("that is explained", || reason(talker).contains(&from));
 
     // A rule that is gone counts no more.
     place.rules("");
@@ -145,7 +145,10 @@ fn a_daemon_that_a_program_becomes_by_two_forks_belongs_to_its_class_by_a_rule_o
     let _backup = Group::spawn(Command::new("bash").args(["-c", &format!("{wait}; {forks}"), "gwinherit-borg"]));
     let flow = becomes(&daemon, port, "background");
     assert!(
-        flow["class_why"].as_str().unwrap().starts_with("inherited from bash ("),
+        flow["class_reason"]
+            .as_str()
+            .unwrap()
+            .starts_with("inherited from bash ("),
         "{flow}"
     );
 }
@@ -197,7 +200,7 @@ fn what_has_a_rule_of_its_own_is_judged_by_it_with_all_that_it_starts() {
     let _backup = place.runs(&format!("{helper} & wait"));
     for port in [own, below] {
         let flow = becomes(&daemon, port, "bulk");
-        until("the kernel's inheritance of nice 19 is put back", || {
+        until("the kernel's inheritance of nice 19 is restored", || {
             is(pid_of(&flow), ORDINARY)
         });
     }
@@ -295,8 +298,8 @@ fn a_commands_class_and_rate_limit_are_there_again_after_a_restart_of_the_daemon
         Daemon::start(&["--config", paths[0], "--rules", paths[1], "--interface", "gwv"])
     };
     let mut daemon = start();
-    until("the queue is in force", || {
-        !daemon.status()["queue"]["in_force"].is_null()
+    until("the queue is active", || {
+        !daemon.status()["queue"]["installed"].is_null()
     });
     let port = lab.reader();
     let script = format!("bash -c '{}' gwtalk & wait", talk(port));
@@ -314,12 +317,12 @@ fn a_commands_class_and_rate_limit_are_there_again_after_a_restart_of_the_daemon
         assert!(is(command.id(), ORDINARY), "nothing is nice without a daemon");
         daemon = start();
         let flow = becomes(&daemon, port, "background");
-        let said = flow["class_why"].as_str().unwrap().to_owned();
+        let said = flow["class_reason"].as_str().unwrap().to_owned();
         assert!(
             said.contains("uid 0 has chosen it") && said.contains("at most 4 Mbit/s"),
             "{said}"
         );
-        until("its limit is in force", || limits(&daemon) == [number]);
+        until("its limit is active", || limits(&daemon) == [number]);
         until("it is nice again", || is(command.id(), NICE));
         // Nobody else is given its number.
         let other = Group::spawn(Command::new(program()).args(LIMITED).args(["sleep", "1000"]));

@@ -22,7 +22,7 @@ use serde_json::json;
 use crate::support::lab::{FAR_V4, FAR_V6, Lab, run};
 use crate::support::process::{Daemon, PAPER, failure, giveway, program};
 use crate::support::scratch::{NOBODY, Scratch};
-use crate::support::tcp::walked;
+use crate::support::tcp::scanned;
 use crate::support::wait::until;
 
 /// Hirai et al.: one sender at 20 Mbit/s and 256 ms, 120 kB of margin.
@@ -41,7 +41,7 @@ fn upload(lab: &Lab) -> (TcpStream, TcpStream) {
 /// Sockets of this namespace whose cwnd the kernel holds below anything, by a look of the test's own.
 fn clamped(monitor: &mut FlowMonitor) -> usize {
     monitor
-        .walk()
+        .scan()
         .unwrap()
         .iter()
         .filter(|flow| flow.clamp.is_some())
@@ -124,9 +124,9 @@ fn a_dry_run_explains_and_changes_nothing() {
     until("it would cap", || {
         daemon.status()["changes"].as_array().is_some_and(|c| !c.is_empty())
     });
-    let passes = || daemon.status()["passes"]["count"].as_u64().unwrap();
+    let passes = || daemon.status()["polls"]["count"].as_u64().unwrap();
     let enough = passes() + 5;
-    until("some passes more", || passes() >= enough);
+    until("some polls more", || passes() >= enough);
     let status = daemon.status();
     let changes = status["changes"].as_array().unwrap();
     assert!(changes.iter().all(|change| change["made"] == false), "{status}");
@@ -163,7 +163,7 @@ fn sigkill_leaves_no_cap_within_a_second() {
 
 /// As a daemon of an earlier version left it under umask 0, and a user then wrote it.
 #[test]
-fn a_cookie_that_others_could_write_keeps_nothing_from_being_put_back() {
+fn a_cookie_that_others_could_write_keeps_nothing_from_being_restore() {
     let lab = Lab::enter();
     let _ends = upload(&lab);
     let mut monitor = lab.monitor();
@@ -179,13 +179,13 @@ fn a_cookie_that_others_could_write_keeps_nothing_from_being_put_back() {
 }
 
 #[test]
-fn with_the_guardian_killed_too_the_next_start_undoes_it() {
+fn with_the_watchdog_killed_too_the_next_start_undoes_it() {
     let lab = Lab::enter();
     let _ends = upload(&lab);
     let mut monitor = lab.monitor();
     let (daemon, _config) = capping_daemon("both.toml");
     kill_both(daemon);
-    assert_eq!(clamped(&mut monitor), 1, "nobody is left to lift it");
+    assert_eq!(clamped(&mut monitor), 1, "nobody is left to clear it");
     let _next = Daemon::start(&["--interface", "gwv"]);
     assert_eq!(clamped(&mut monitor), 0);
 }
@@ -234,7 +234,7 @@ fn routed_clamp(lab: &Lab, monitor: &mut FlowMonitor) -> (TcpStream, TcpStream) 
     // The kernel takes a route's metrics over when the first connection to a host ends.
     until("the route's clamp", || {
         let (near, far) = lab.connect(FAR_V6);
-        let is_clamped = walked(monitor, &near).clamp == Some(ALONE as u32);
+        let is_clamped = scanned(monitor, &near).clamp == Some(ALONE as u32);
         near.shutdown(std::net::Shutdown::Write).unwrap();
         kept = is_clamped.then(|| lab.connect(FAR_V6));
         drop(far);
@@ -249,18 +249,18 @@ fn a_clamp_of_anothers_that_equals_ours_survives_the_daemons_death_and_revert() 
     let mut monitor = lab.monitor();
     let anothers = routed_clamp(&lab, &mut monitor);
     let ours = upload(&lab);
-    let clamps = |monitor: &mut FlowMonitor| [&anothers, &ours].map(|(near, _)| walked(monitor, near).clamp);
+    let clamps = |monitor: &mut FlowMonitor| [&anothers, &ours].map(|(near, _)| scanned(monitor, near).clamp);
     let both = Some(ALONE as u32);
-    for guardian_dies in [false, true] {
+    for watchdog_dies in [false, true] {
         let (daemon, _config) = capping_daemon("equal.toml");
         assert_eq!(clamps(&mut monitor), [both, both]);
-        if guardian_dies {
+        if watchdog_dies {
             kill_both(daemon);
-            assert_eq!(clamps(&mut monitor), [both, both], "nobody is left to lift it");
+            assert_eq!(clamps(&mut monitor), [both, both], "nobody is left to clear it");
             assert!(giveway(&["revert"]).status.success());
         } else {
             signal(&daemon, Signal::SIGKILL);
-            until("the guardian lifts the cap", || clamps(&mut monitor)[1].is_none());
+            until("the watchdog clears the cap", || clamps(&mut monitor)[1].is_none());
         }
         assert_eq!(clamps(&mut monitor), [both, None]);
     }
@@ -291,13 +291,13 @@ fn what_is_mounted_and_pinned_is_gone_at_the_end_and_is_for_root_alone() {
 }
 
 #[test]
-fn should_the_pin_be_removed_the_guardian_still_holds_the_marks() {
+fn should_the_pin_be_removed_the_watchdog_still_holds_the_marks() {
     let lab = Lab::enter();
     let _ends = upload(&lab);
     let mut monitor = lab.monitor();
     let (daemon, _config) = capping_daemon("held.toml");
-    until("the guardian holds the marks", || {
-        let held = fs::read_dir(format!("/proc/{}/fdinfo", daemon.guardian())).unwrap();
+    until("the watchdog holds the marks", || {
+        let held = fs::read_dir(format!("/proc/{}/fdinfo", daemon.watchdog())).unwrap();
         // BPF_MAP_TYPE_SK_STORAGE
         let is_storage = |text: String| text.lines().any(|line| line == "map_type:\t24");
         held.flatten()
@@ -308,7 +308,7 @@ fn should_the_pin_be_removed_the_guardian_still_holds_the_marks() {
     pin.filter(|pin| pin.exists())
         .for_each(|pin| fs::remove_file(pin).unwrap());
     signal(&daemon, Signal::SIGKILL);
-    until("the guardian lifts the cap", || clamped(&mut monitor) == 0);
+    until("the watchdog clears the cap", || clamped(&mut monitor) == 0);
 }
 
 /// Where marks can be pinned: in the machine's BPF file system, and in one of giveway's own.
@@ -328,12 +328,12 @@ fn where_marks_cannot_be_pinned_caps_are_undone_by_value_and_status_says_so() {
     fs::write(&own, "").unwrap();
     let _ = symlink("/nowhere", &shared);
     let (daemon, _config) = capping_daemon("value.toml");
-    let degraded = daemon.status()["degraded"].to_string();
-    assert!(degraded.contains("lifted by value"), "{degraded}");
+    let warnings = daemon.status()["warnings"].to_string();
+    assert!(warnings.contains("cleared by value"), "{warnings}");
     let journal = fs::read_to_string(state_folder().join("sockets")).unwrap();
     assert!(journal.contains(&format!("{{\"value\":{ALONE}}}")), "{journal}");
     signal(&daemon, Signal::SIGKILL);
-    until("the guardian lifts the cap", || clamped(&mut monitor) == 0);
+    until("the watchdog clears the cap", || clamped(&mut monitor) == 0);
     drop(daemon);
     let (daemon, _config) = capping_daemon("value.toml");
     kill_both(daemon);
@@ -354,11 +354,11 @@ fn clamp_as_another(cookie: Cookie, cap: u32) {
 }
 
 #[test]
-fn what_a_namespace_that_is_gone_left_behind_is_not_put_back_here() {
+fn what_a_namespace_that_is_gone_left_behind_is_not_restore_here() {
     let lab = Lab::enter();
     let mut monitor = lab.monitor();
     let (near, _far) = lab.connect(FAR_V4);
-    let cookie = walked(&mut monitor, &near).cookie;
+    let cookie = scanned(&mut monitor, &near).cookie;
     clamp_as_another(cookie, 77);
     let own = own_netns_cookie().unwrap();
     let folder = state_folder();
@@ -370,7 +370,7 @@ fn what_a_namespace_that_is_gone_left_behind_is_not_put_back_here() {
         let found: serde_json::Value = serde_json::from_slice(&found).unwrap();
         assert_eq!(found["sockets_found"], u64::from(clamp.is_none()), "{found}");
         assert!(giveway(&["revert"]).status.success());
-        assert_eq!(walked(&mut monitor, &near).clamp, clamp);
+        assert_eq!(scanned(&mut monitor, &near).clamp, clamp);
         assert!(!folder.join("sockets").exists());
         assert_eq!(fs::read_to_string(folder.join("cookie")).unwrap(), format!("{own}\n"));
     }
@@ -436,16 +436,16 @@ fn a_journal_that_cannot_be_read_keeps_nothing_from_being_undone() {
     assert_eq!(reverted.status.code(), Some(1));
     let told: serde_json::Value = serde_json::from_slice(&reverted.stdout).unwrap();
     assert_eq!(
-        (&told["sockets_put_back"], told["failed"].as_array().unwrap().len()),
+        (&told["sockets_restored"], told["failed"].as_array().unwrap().len()),
         (&1.into(), 2),
         "{told}"
     );
     assert_eq!(clamped(&mut monitor), 0);
     let next = Daemon::start(&["--interface", "gwv"]);
-    let degraded = next.status()["degraded"].to_string();
+    let warnings = next.status()["warnings"].to_string();
     assert!(
-        degraded.contains("queue: it is not a regular file") && !degraded.contains("garbage"),
-        "{degraded}"
+        warnings.contains("queue: it is not a regular file") && !warnings.contains("garbage"),
+        "{warnings}"
     );
     drop(next);
     fs::remove_dir(folder.join("queue")).unwrap();

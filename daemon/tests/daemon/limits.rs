@@ -169,7 +169,7 @@ fn who_may_have_no_real_time_takes_none_of_its_threads() {
     let launch = json!({"request": "launch", "policy": "fifo", "priority": 5, "cpus": []});
     let before = cpu_of(&daemon, "giveway-rt");
     as_user(NOBODY, || {
-        let remove = json!({"request": "realtime_remove", "name": "somebody's"});
+        let remove = json!({"request": "priority_remove", "name": "somebody's"});
         for request in [&launch, &remove].into_iter().cycle().take(100) {
             let refused = ask(request);
             assert!(
@@ -186,13 +186,13 @@ fn who_may_have_no_real_time_takes_none_of_its_threads() {
 fn a_granted_user_lists_what_is_their_own_and_nobody_else_does() {
     let _lab = Lab::enter();
     let of_root = Scratch::copy_of("/bin/sleep", "gw-of-root");
-    let rule = format!("[[realtime]]\nname = \"of root\"\nexe = \"{}\"\n", of_root.path());
+    let rule = format!("[[priority]]\nname = \"of root\"\nexe = \"{}\"\n", of_root.path());
     let config = Scratch::new(
         "list.toml",
         &format!("{rule}[[grant]]\nuser = \"{NOBODY}\"\nmax_priority = 5\n"),
     );
     let _daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
-    let list = || ask(&json!({"request": "realtime_list"}));
+    let list = || ask(&json!({"request": "priority_list"}));
     // What is told of root's rules names their paths.
     fs::set_permissions(&of_root.0, fs::Permissions::from_mode(0o777)).unwrap();
     let is_told = |status: Value| status.to_string().contains("others than root may write to");
@@ -205,15 +205,15 @@ fn a_granted_user_lists_what_is_their_own_and_nobody_else_does() {
         let all = list["ok"][of].as_array().unwrap_or_else(|| panic!("{list}"));
         all.iter().map(|one| one[name].as_str().unwrap().to_owned()).collect()
     };
-    let added = as_user(NOBODY, || ask(&json!({"request": "realtime_add", "rule": own})));
+    let added = as_user(NOBODY, || ask(&json!({"request": "priority_add", "rule": own})));
     assert!(added["error"].is_null(), "{added}");
     until("root sees everything", || {
         let all = list();
-        names(&all, "rules", "name") == ["of root", "own"] && names(&all, "held", "rule") == ["of root"]
+        names(&all, "rules", "name") == ["of root", "own"] && names(&all, "processes", "rule") == ["of root"]
     });
     let of_user = as_user(NOBODY, list);
     assert_eq!(names(&of_user, "rules", "name"), ["own"]);
-    assert_eq!(names(&of_user, "held", "rule"), Vec::<String>::new());
+    assert_eq!(names(&of_user, "processes", "rule"), Vec::<String>::new());
     let refused = as_user(SOMEBODY_ELSE, list);
     assert!(
         error_of(&refused).contains("grants uid 65533 no real time"),
@@ -228,7 +228,7 @@ fn requests_that_make_much_work_come_one_after_another_over_whatever_connections
     let _daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
     let ask_four = || {
         for _ in 0..4 {
-            let listed = ask(&json!({"request": "realtime_list"}));
+            let listed = ask(&json!({"request": "priority_list"}));
             assert!(listed["error"].is_null(), "{listed}");
         }
     };
@@ -316,10 +316,10 @@ fn a_users_rules_cost_little_whatever_they_say() {
     let daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
     let add = |number: usize, pattern: &str| {
         let rule = json!({"name": format!("r{number}"), "cmdline": pattern, "user": NOBODY.to_string(), "priority": 5});
-        as_user(NOBODY, || ask(&json!({"request": "realtime_add", "rule": rule})))
+        as_user(NOBODY, || ask(&json!({"request": "priority_add", "rule": rule})))
     };
     let marker = json!({"name": "marker", "exe": "/bin/sleep", "user": NOBODY.to_string(), "priority": 5});
-    let added = as_user(NOBODY, || ask(&json!({"request": "realtime_add", "rule": marker})));
+    let added = as_user(NOBODY, || ask(&json!({"request": "priority_add", "rule": marker})));
     assert!(added["error"].is_null(), "{added}");
     // It nearly fits everywhere in what is started.
     let pattern = format!("*{}b*", "a".repeat(60));
@@ -336,12 +336,12 @@ fn a_users_rules_cost_little_whatever_they_say() {
     let each = (cpu_of(&daemon, "giveway-rt") - before) / started.len() as u32;
     assert!(each < Duration::from_micros(1500), "{each:?} for each start");
 
-    let refused = answers.iter().map(error_of).position(|why| !why.is_empty());
+    let refused = answers.iter().map(error_of).position(|reason| !reason.is_empty());
     assert_eq!(refused, Some(16), "{answers:?}");
     let wanted = "have 16 patterns already (cmdline, unit, cgroup); 16 are the most";
     assert!(error_of(&answers[16]).contains(wanted), "{}", answers[16]);
     let too_long = add(99, &"a".repeat(3000));
-    let wanted = "`realtime.cmdline`: must be at most 256 bytes";
+    let wanted = "`priority.cmdline`: must be at most 256 bytes";
     assert!(error_of(&too_long).contains(wanted), "{too_long}");
 }
 
@@ -363,7 +363,7 @@ fn a_connection_that_comes_and_goes_does_not_wake_the_daemon() {
     let (before, begun) = (wake_ups(), Instant::now());
     (0..CONNECTIONS).for_each(|_| drop(TcpStream::connect(address).unwrap()));
     let (woken, took) = (wake_ups() - before, begun.elapsed());
-    // Ten passes a second, and what else it does each second.
+    // Ten polls a second, and what else it does each second.
     let passes = 20 * took.as_millis() as u64 / 1000;
     assert!(woken < passes + CONNECTIONS / 4, "{woken} in {took:?}");
 }
@@ -372,7 +372,7 @@ fn a_connection_that_comes_and_goes_does_not_wake_the_daemon() {
 fn a_number_that_no_command_would_send_is_refused() {
     let _lab = Lab::enter();
     let daemon = Daemon::start(&["--interface", "gwv"]);
-    for (request, why) in [
+    for (request, reason) in [
         (
             json!({"request": "pause_for", "for_s": u64::MAX}),
             "a pause is for 1s to 30d",
@@ -388,7 +388,7 @@ fn a_number_that_no_command_would_send_is_refused() {
         ),
     ] {
         let answer = ask(&request);
-        assert!(error_of(&answer).contains(why), "{request}: {answer}");
+        assert!(error_of(&answer).contains(reason), "{request}: {answer}");
     }
     assert!(daemon.status()["paused"].is_null());
 }

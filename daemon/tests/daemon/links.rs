@@ -82,7 +82,7 @@ fn shown(daemon: &Daemon, name: &str) -> Value {
 }
 
 fn has_queue(daemon: &Daemon, name: &str) -> bool {
-    !shown(daemon, name)["in_force"].is_null() && qdiscs(name).contains(" 6777: root")
+    !shown(daemon, name)["installed"].is_null() && qdiscs(name).contains(" 6777: root")
 }
 
 /// As tc shows them, leaves included.
@@ -112,10 +112,10 @@ fn changes(daemon: &Daemon, name: &str) -> u64 {
     of_it.map(|change| change["times"].as_u64().unwrap()).sum()
 }
 
-/// What the queue of this link has counted by the first pass after this call.
+/// What the queue of this link has counted by the first poll after this call.
 fn counted(daemon: &Daemon, name: &str, path: &str) -> u64 {
     let asked_ns = now().as_nanos() as u64;
-    await_some("a pass counts", || {
+    await_some("a poll counts", || {
         let link = shown(daemon, name);
         let is_new = link["counted_t_ns"].as_u64()? > asked_ns;
         link["counters"].pointer(path)?.as_u64().filter(|_| is_new)
@@ -163,11 +163,11 @@ fn two_links_have_their_own_queues_and_rates_and_one_limit() {
     for (link, bytes_per_s) in [("gwv", 2_500_000), (SECOND, 500_000)] {
         until("its queue is up", || has_queue(&daemon, link));
         let queue = shown(&daemon, link);
-        assert_eq!(queue["in_force"]["rate_bytes_per_s"], bytes_per_s, "{queue}");
-        assert!(queue["why"].to_string().contains("[[uplink]]"), "{queue}");
+        assert_eq!(queue["installed"]["rate_bytes_per_s"], bytes_per_s, "{queue}");
+        assert!(queue["reason"].to_string().contains("[[uplink]]"), "{queue}");
     }
     assert_eq!(
-        daemon.status()["queue"]["in_force"]["rate_bytes_per_s"],
+        daemon.status()["queue"]["installed"]["rate_bytes_per_s"],
         2_500_000,
         "that of the first"
     );
@@ -213,7 +213,7 @@ fn sigkill_leaves_nothing_on_either_link() {
 }
 
 #[test]
-fn with_the_guardian_killed_too_revert_puts_both_back() {
+fn with_the_watchdog_killed_too_revert_puts_both_back() {
     let _lab = two_links();
     let before = of_both();
     let (daemon, _config) = managing_both("revert-two.toml");
@@ -462,8 +462,8 @@ fn a_link_that_moves_out_of_reach_is_named_and_has_its_own_value_when_it_is_back
     until("its queue is up", || has_queue(&daemon, SECOND));
     run(&format!("ip link set {SECOND} netns {}", elsewhere.0));
     until("it is told", || {
-        let degraded = daemon.status()["degraded"].to_string();
-        degraded.contains("has moved to another network namespace") && degraded.contains("CAP_SYS_ADMIN")
+        let warnings = daemon.status()["warnings"].to_string();
+        warnings.contains("has moved to another network namespace") && warnings.contains("CAP_SYS_ADMIN")
     });
     assert_eq!(elsewhere.gso_max_segs(), "1");
     run(&format!("ip -n {} link set {SECOND} netns {}", elsewhere.0, lab.near));
@@ -484,7 +484,7 @@ fn what_is_beyond_eight_links_is_named_in_status() {
     }
     let (daemon, _config) = daemon("nine.toml", "");
     until("the ninth is told", || {
-        daemon.status()["degraded"].to_string().contains("(gwm8)")
+        daemon.status()["warnings"].to_string().contains("(gwm8)")
     });
     assert_eq!(order(&daemon).len(), 8);
 }
@@ -549,8 +549,8 @@ fn a_link_with_another_tools_qdisc_is_left_alone_and_the_other_managed() {
     let (mut daemon, _config) = daemon("theirs.toml", NAMED);
     until("the second has its queue", || has_queue(&daemon, SECOND));
     until("it says why the first has none", || {
-        let why = shown(&daemon, "gwv")["why"].to_string();
-        why.contains("tbf") && why.contains("left alone")
+        let reason = shown(&daemon, "gwv")["reason"].to_string();
+        reason.contains("tbf") && reason.contains("left alone")
     });
     assert_eq!(qdiscs("gwv"), before[0].0);
     daemon.signal(Signal::SIGTERM);
@@ -565,7 +565,7 @@ fn a_qdisc_that_another_tool_puts_on_one_link_stays_and_the_other_keeps_ours() {
     run(&format!("tc qdisc replace dev {SECOND} root handle 7: pfifo limit 55"));
     let theirs = qdiscs(SECOND);
     until("it steps back there", || {
-        shown(&daemon, SECOND)["why"].to_string().contains("another tool")
+        shown(&daemon, SECOND)["reason"].to_string().contains("another tool")
     });
     assert!(has_queue(&daemon, "gwv"));
     assert_eq!(changes(&daemon, "gwv"), 1);

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::active::Group as Cgroup;
 use super::download::{mbit_of, passed_mbit, source};
+use super::focus::Group as Cgroup;
 use super::limits::{as_user, ask};
 use super::nice::{Group, NICE, ORDINARY, is};
 use crate::support::lab::{FAR_V4, Lab, run};
@@ -24,14 +24,14 @@ use crate::support::scratch::{NOBODY, Scratch};
 use crate::support::wait::{First, await_some, held, until};
 
 const LINK_MBIT: f64 = 40.0;
-/// "In force within a second."
+/// "Active within a second."
 const SECOND: Duration = Duration::from_secs(1);
 /// Over which a rate is judged.
 const WINDOW: Duration = Duration::from_secs(2);
 /// In which it is seen whether there is a limit at all.
 const MOMENT: Duration = Duration::from_millis(300);
 
-/// A daemon with a queue on a link, and a far end that counts what arrives.
+/// A daemon with a queue on a link, and a remote host that counts what arrives.
 struct Stage {
     lab: Lab,
     daemon: Option<Daemon>,
@@ -75,8 +75,8 @@ impl Stage {
 
     fn start(&mut self) {
         let daemon = Daemon::start(&["--config", self.config.path(), "--interface", "gwv"]);
-        until("the queue is in force", || {
-            !daemon.status()["queue"]["in_force"].is_null()
+        until("the queue is active", || {
+            !daemon.status()["queue"]["installed"].is_null()
         });
         self.daemon = Some(daemon);
     }
@@ -99,7 +99,7 @@ impl Stage {
         mbit_of(|| self.received.load(Ordering::Relaxed), MOMENT) > mbit
     }
 
-    /// Those of the flows to the far end.
+    /// Those of the flows to the remote host.
     fn classes(&self) -> Vec<String> {
         let remote = format!("{FAR_V4}:{}", self.port);
         let status = self.daemon().status();
@@ -265,8 +265,8 @@ fn each_target_has_its_class_before_and_during_a_transfer_and_loses_it_when_it_i
                 shown.contains("by hand") && shown.contains("background (by uid 0"),
                 "{shown}"
             );
-            let why = done(&["why", &stage.flow()]);
-            assert!(why.contains("giveway class set by uid 0"), "{why}");
+            let reason = done(&["why", &stage.flow()]);
+            assert!(reason.contains("giveway class set by uid 0"), "{reason}");
             done(&["class", "clear", &target.name]);
             let took = until("its flow is standard", || stage.is_class("standard"));
             assert!(took < SECOND, "{kind:?}: {took:?}");
@@ -302,7 +302,7 @@ fn each_target_keeps_its_limit_before_and_during_a_transfer_by_what_arrives() {
             let what = format!("{kind:?}, before: {is_before}");
             held(&what, 0.8 * MBIT..1.05 * MBIT, || stage.mbit());
             held(&what, 0.5 * MBIT..1.5 * MBIT, || {
-                by_hand()[0]["sent_mbit"].as_f64().unwrap()
+                by_hand()[0]["upload_mbit"].as_f64().unwrap()
             });
             done(&["limit", "clear", &target.name]);
             until("its limit is over", || stage.is_above(3.0 * MBIT));
@@ -359,7 +359,7 @@ fn each_target_keeps_its_limit_before_and_during_a_transfer_by_what_it_receives(
             let what = format!("{kind:?}, before: {is_before}");
             held(&what, 0.75 * MBIT..1.06 * MBIT, || passed_mbit(WINDOW));
             held(&what, 0.5 * MBIT..1.5 * MBIT, || {
-                by_hand()[0]["received_mbit"].as_f64().unwrap()
+                by_hand()[0]["download_mbit"].as_f64().unwrap()
             });
             done(&["limit", "clear", &target.name]);
             until("its limit is over", || {
@@ -510,7 +510,7 @@ fn a_user_sets_what_is_their_own_and_only_what_they_may_choose() {
     assert!(line.contains("only root may set a link's rate"), "{line}");
     for command in ["pause", "resume"] {
         let (line, _) = failure(&copy.as_nobody(&[command]));
-        assert!(line.contains("only root may pause"), "{line}");
+        assert!(line.contains("which only root may do"), "{line}");
     }
     // They see their own, and clear no other's.
     done(&["class", "set", &roots, "bulk"]);
@@ -709,8 +709,8 @@ fn a_process_is_named_by_its_start_and_no_other_of_its_number_is_taken_for_it() 
     let sleeps = waits(0);
     let target = json!({"process": {"pid": sleeps.id(), "start_ns": 10_000_000}});
     let refused = ask(&json!({"request": "set", "target": target, "class": "bulk"}));
-    let why = refused["error"].as_str().unwrap();
-    assert!(why.contains("another has its number"), "{why}");
+    let reason = refused["error"].as_str().unwrap();
+    assert!(reason.contains("another has its number"), "{reason}");
     let init = json!({"process": {"pid": 1, "start_ns": 0}});
     let refused = ask(&json!({"request": "set", "target": init, "class": "bulk"}));
     assert!(
@@ -743,10 +743,10 @@ fn a_pause_takes_everything_back_until_it_is_over_or_ended() {
     assert!(told.contains("until `giveway resume`") && is_paused(), "{told}");
     until("nothing is limited", || stage.is_above(12.0));
     let shown = done(&["status"]);
-    assert!(shown.contains("nothing is in force, until `giveway resume`"), "{shown}");
-    assert_eq!(done(&["resume"]), "everything is in force again\n");
+    assert!(shown.contains("nothing is active, until `giveway resume`"), "{shown}");
+    assert_eq!(done(&["resume"]), "resumed: all changes are active again\n");
     until("it is limited again", || stage.mbit() < 4.3);
-    assert_eq!(done(&["resume"]), "it was not paused\n");
+    assert_eq!(done(&["resume"]), "not paused\n");
     done(&["pause", "--for", "2s"]);
     assert!(is_paused());
     until("its time is over", || !is_paused());
@@ -757,7 +757,7 @@ fn a_pause_takes_everything_back_until_it_is_over_or_ended() {
 fn a_links_rate_is_set_and_goes_back_to_what_is_configured() {
     let stage = Stage::set();
     let rate = || {
-        stage.daemon().status()["queue"]["in_force"]["rate_bytes_per_s"]
+        stage.daemon().status()["queue"]["installed"]["rate_bytes_per_s"]
             .as_f64()
             .unwrap()
             / 125_000.0

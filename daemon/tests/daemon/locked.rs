@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A socket whose lock somebody keeps, as any user can of their own: the kernel's walks over sockets wait for it, beyond
+//! A socket whose lock somebody keeps, as any user can of their own: the kernel's scans over sockets wait for it, beyond
 //! SIGKILL. That hangs nothing of giveway's, and all is well again when the lock is let go.
 
 use std::fs;
@@ -12,15 +12,15 @@ use nix::sys::signal::Signal;
 
 use crate::support::held::Held;
 use crate::support::lab::{FAR_V4, Lab};
-use crate::support::process::{Daemon, PAPER, children, failure, giveway, guardian_of};
+use crate::support::process::{Daemon, PAPER, children, failure, giveway, watchdog_of};
 use crate::support::scratch::Scratch;
 use crate::support::wait::{await_some, until};
 
-/// The guardian takes a main loop without a sign of life for dead after 5 s at most.
+/// The watchdog takes a main loop without a sign of life for dead after 5 s at most.
 const LONGER_THAN_A_HANG: Duration = Duration::from_secs(7);
 /// Clients give up after 2 s.
 const ANSWER: Duration = Duration::from_secs(2);
-/// An end takes a moment, and one more walk that is given up after a second.
+/// An end takes a moment, and one more scan that is given up after a second.
 const END: Duration = Duration::from_secs(4);
 
 /// Connections whose queue never empties, because their peer reads nothing.
@@ -53,13 +53,13 @@ fn capped(daemon: &Daemon) -> usize {
 
 /// By the kernel's.
 fn clamped(monitor: &mut FlowMonitor) -> usize {
-    let flows = monitor.walk().unwrap();
+    let flows = monitor.scan().unwrap();
     flows.iter().filter(|flow| flow.clamp.is_some()).count()
 }
 
 fn says(daemon: &Daemon, what: &str) -> bool {
     let status = daemon.status();
-    let mut lines = status["degraded"].as_array().unwrap().iter();
+    let mut lines = status["warnings"].as_array().unwrap().iter();
     lines.any(|line| line.as_str().unwrap().contains(what))
 }
 
@@ -67,7 +67,7 @@ fn says(daemon: &Daemon, what: &str) -> bool {
 fn stuck(daemon: u32) -> usize {
     let is_stuck = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.contains("(giveway-walk) D")
+        stat.contains("(giveway-scan) D")
     };
     children(daemon).iter().filter(|pid| is_stuck(pid)).count()
 }
@@ -128,20 +128,20 @@ fn a_daemon_is_not_paused_beside_a_locked_socket() {
     let (victim, _far) = lab.connect(FAR_V4);
     let _held = Held::socket(&victim);
     until("it says so", || says(&daemon, "keeps a TCP socket locked"));
-    let tried = giveway(&["try", "--pairs", "20", "--interval", "0.1", "--settle", "0.1"]);
+    let tried = giveway(&["try", "--pairs", "20", "--interval", "100ms", "--settle", "100ms"]);
     let told = String::from_utf8_lossy(&tried.stderr);
     assert_eq!(tried.status.code(), Some(1), "{told}");
-    assert!(told.contains("cannot be taken back now"), "{told}");
+    assert!(told.contains("cannot be revoked now"), "{told}");
     assert!(daemon.status()["paused"].is_null());
 }
 
 #[test]
-fn an_end_beside_a_locked_socket_is_in_time_and_the_guardian_undoes_when_it_is_let_go() {
+fn an_end_beside_a_locked_socket_is_in_time_and_the_watchdog_undoes_when_it_is_let_go() {
     let lab = Lab::enter();
     let _all = uploads(&lab, 2);
     let (mut daemon, _config) = start("end.toml");
     until("both are capped", || capped(&daemon) == 2);
-    let guardian = daemon.guardian();
+    let watchdog = daemon.watchdog();
     let (victim, _far) = lab.connect(FAR_V4);
     let held = Held::socket(&victim);
     daemon.signal(Signal::SIGTERM);
@@ -149,10 +149,10 @@ fn an_end_beside_a_locked_socket_is_in_time_and_the_guardian_undoes_when_it_is_l
     let status = await_some("it ends", || daemon.0.try_wait().unwrap());
     assert!(asked.elapsed() < END, "{:?}", asked.elapsed());
     assert_eq!(status.code(), Some(1), "not everything was undone");
-    until("the guardian waits for the lock, too", || stuck(guardian) == 1);
+    until("the watchdog waits for the lock, too", || stuck(watchdog) == 1);
     drop(held);
     let mut monitor = lab.monitor();
-    let took = until("all are put back", || clamped(&mut monitor) == 0);
+    let took = until("all are restored", || clamped(&mut monitor) == 0);
     assert!(took < END, "{took:?}");
 }
 
@@ -175,12 +175,12 @@ fn a_start_and_a_revert_beside_a_locked_socket_say_what_is_left_and_hang_nowhere
     assert!(asked.elapsed() < END, "{:?}", asked.elapsed());
     let (daemon, _config) = start("next.toml");
     until("it says so", || says(&daemon, "change is not undone"));
-    assert!(guardian_of(daemon.0.id()).is_some());
+    assert!(watchdog_of(daemon.0.id()).is_some());
     drop(held);
     until("sockets are looked at", || {
         !daemon.status()["flows"].as_array().unwrap().is_empty()
     });
     drop(daemon);
-    until("everything can be put back", || giveway(&["revert"]).status.success());
+    until("everything can be restored", || giveway(&["revert"]).status.success());
     assert_eq!(clamped(&mut lab.monitor()), 0);
 }

@@ -51,7 +51,7 @@ fn waiting(shell: &Scratch, uid: u32) -> KillOnDrop {
 }
 
 fn rule(shell: &Scratch, more: &str) -> String {
-    format!("[[realtime]]\nexe = \"{}\"\n{more}\n", shell.path())
+    format!("[[priority]]\nexe = \"{}\"\n{more}\n", shell.path())
 }
 
 fn daemon_with(config: &Scratch) -> Daemon {
@@ -96,7 +96,7 @@ fn a_users_rule_for_a_path_that_never_answers_keeps_nobody_waiting() {
     let held = Held::directory(folder);
     for name in ["one", "two", "three"] {
         let path = folder.join(name).display().to_string();
-        let add = ["realtime", "add", "--exe", &path, "--priority", "5"];
+        let add = ["priority", "add", "--exe", &path, "--priority", "5"];
         let (refused, _) = ended(&mut copy.command(&add));
         let line = String::from_utf8_lossy(&refused.stderr);
         assert!(
@@ -109,7 +109,7 @@ fn a_users_rule_for_a_path_that_never_answers_keeps_nobody_waiting() {
     status_answers_in_time();
     // Another user's rule is looked up meanwhile, and root's.
     let more = shell("more");
-    let add = ["realtime", "add", "--exe", more.path(), "--priority", "11"];
+    let add = ["priority", "add", "--exe", more.path(), "--priority", "11"];
     let (added, _) = ended(Command::new(program()).args(add));
     assert!(added.status.success(), "{added:?}");
     let later = waiting(&more, 0);
@@ -129,17 +129,17 @@ fn paths_of_roots_that_a_user_keeps_from_answering_keep_no_other_of_roots_waitin
     chown(folder, Some(NOBODY), None).unwrap();
     let of = |name: &str| {
         let path = folder.join(name);
-        format!("[[realtime]]\nexe = \"{}\"\nuser = \"{NOBODY}\"\n", path.display())
+        format!("[[priority]]\nexe = \"{}\"\nuser = \"{NOBODY}\"\n", path.display())
     };
     let config = Scratch::new("theirs.toml", &["one", "two", "three"].map(of).concat());
     let held = Held::directory(folder);
     let _daemon = daemon_with(&config);
     until("the status names all three", || {
-        let degraded = status_answers_in_time()["realtime"]["degraded"].to_string();
-        degraded.matches("does not say what it is").count() == 3
+        let warnings = status_answers_in_time()["priority"]["warnings"].to_string();
+        warnings.matches("does not say what it is").count() == 3
     });
     let more = shell("others");
-    let add = ["realtime", "add", "--exe", more.path(), "--priority", "11"];
+    let add = ["priority", "add", "--exe", more.path(), "--priority", "11"];
     let (added, _) = ended(Command::new(program()).args(add));
     assert!(added.status.success(), "{added:?}");
     becomes(waiting(&more, 0).id(), "FIFO 11");
@@ -160,7 +160,7 @@ fn revert_ends_while_a_users_path_does_not_answer() {
     let running = waiting(&known, 0);
     becomes(running.id(), "FIFO 20");
     until("the status names it", || {
-        status_answers_in_time()["realtime"]["degraded"]
+        status_answers_in_time()["priority"]["warnings"]
             .to_string()
             .contains("does not say what it is")
     });
@@ -182,11 +182,11 @@ fn a_start_does_not_wait_for_a_folder_of_rules_that_a_user_holds_and_reads_it_la
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(15), "{took:?}");
     let status = status_answers_in_time();
-    assert!(status["degraded"].to_string().contains("does not answer"), "{status}");
+    assert!(status["warnings"].to_string().contains("does not answer"), "{status}");
     drop(held);
-    until("its rule is in force", || {
+    until("its rule is active", || {
         let status = daemon.status();
-        status["class_rules"] == 1 && !status["degraded"].to_string().contains("does not answer")
+        status["class_rules"] == 1 && !status["warnings"].to_string().contains("does not answer")
     });
 }
 
@@ -237,7 +237,7 @@ fn who_adds_a_rule_is_told_before_they_give_up() {
     let config = Scratch::new("told.toml", &rule(&named, ""));
     let daemon = daemon_with(&config);
     let broker = broker_of(daemon.0.id()).expect("a rule names a path");
-    let add = ["realtime", "add", "--exe", more.path(), "--priority", "11"];
+    let add = ["priority", "add", "--exe", more.path(), "--priority", "11"];
     signal(broker, Signal::SIGSTOP);
     let (refused, _) = ended(Command::new(program()).args(add));
     let line = String::from_utf8_lossy(&refused.stderr);
@@ -246,7 +246,7 @@ fn who_adds_a_rule_is_told_before_they_give_up() {
         "{line}"
     );
     assert!(
-        !status_answers_in_time()["realtime"]["rules"]
+        !status_answers_in_time()["priority"]["rules"]
             .to_string()
             .contains(more.path())
     );
@@ -281,7 +281,7 @@ fn a_daemon_that_hangs_is_ended_though_its_folder_in_proc_is_held() {
     let ordinary = shown(0);
     let running = waiting(&service, 0);
     becomes(running.id(), "FIFO 20");
-    let held = [daemon.0.id(), daemon.guardian()].map(|pid| Held::directory(format!("/proc/{pid}")));
+    let held = [daemon.0.id(), daemon.watchdog()].map(|pid| Held::directory(format!("/proc/{pid}")));
     // What the kernel remembers of names needs no lock.
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
     daemon.signal(Signal::SIGSTOP);
@@ -358,7 +358,7 @@ fn a_user_who_adds_a_pattern_takes_nothing_from_whose_arguments_cannot_be_read()
     let held = Held::directory(format!("/proc/{}", running.id()));
     let copy = Copy::new("pattern");
     let add = [
-        "realtime",
+        "priority",
         "add",
         "--exe",
         service.path(),
@@ -438,11 +438,11 @@ fn who_may_write_to_an_executable_or_its_folder_by_an_access_list_must_be_named(
     for running in &untrusted {
         assert_eq!(shown(running.id()), ordinary);
     }
-    let degraded = status_answers_in_time()["realtime"]["degraded"].to_string();
+    let warnings = status_answers_in_time()["priority"]["warnings"].to_string();
     for path in [file.path(), folder.path()] {
         assert!(
-            degraded.contains(&format!("others than root may write to {path}")),
-            "{degraded}"
+            warnings.contains(&format!("others than root may write to {path}")),
+            "{warnings}"
         );
     }
     assert!(giveway(&["revert"]).status.success());
@@ -505,7 +505,7 @@ fn a_name_of_a_user_that_takes_long_to_look_up_keeps_nobody_waiting() {
     let lab = Lab::enter();
     let names = SlowNames::start();
     let daemon = Daemon::start(&["--interface", "gwv"]);
-    let add = ["realtime", "add", "--exe", "/bin/true", "--user", "somebody"];
+    let add = ["priority", "add", "--exe", "/bin/true", "--user", "somebody"];
     let adding = KillOnDrop::spawn(Command::new(program()).args(add).stderr(Stdio::null()));
     until("the name is looked up", || names.asked.load(Ordering::Acquire));
     status_answers_in_time();

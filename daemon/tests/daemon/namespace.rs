@@ -19,7 +19,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{UnixAddr, bind};
 
 use crate::support::lab::{Lab, run};
-use crate::support::process::{Daemon, KillOnDrop, failure, giveway, guardian_of, program, signal};
+use crate::support::process::{Daemon, KillOnDrop, failure, giveway, program, signal, watchdog_of};
 use crate::support::scratch::Scratch;
 use crate::support::wait::until;
 
@@ -57,7 +57,7 @@ const MOMENTS: [Moment; 7] = [
         fs::read_to_string(state_folder().join("lock")).is_ok_and(|lock| lock.starts_with(&format!("{pid} ")))
     }),
     ("it has claimed the folder", |_| state_folder().join("cookie").exists()),
-    ("it has a guardian", |pid| guardian_of(pid).is_some()),
+    ("it has a watchdog", |pid| watchdog_of(pid).is_some()),
     ("it has pinned something", |_| {
         let pins = [
             state_folder().join("bpf"),
@@ -84,7 +84,7 @@ fn start_and_stop_at(moment: &Moment, config: &Scratch) -> KillOnDrop {
     start
 }
 
-/// What `revert` said, and what is in force afterwards, all told.
+/// What `revert` said, and what is active afterwards, all told.
 fn outcome(start: &mut KillOnDrop, reverted: &std::process::Output) -> String {
     let ended = until_ended(start);
     let found = giveway(&["revert", "--dry-run", "--json"]).stdout;
@@ -94,7 +94,7 @@ fn outcome(start: &mut KillOnDrop, reverted: &std::process::Output) -> String {
         "revert {:?}, the start ended {ended}, a daemon answers {runs}, a queue {}, found {}{}",
         reverted.status.code(),
         has_queue(),
-        found["found"],
+        found["estimated"],
         if reverted.status.success() {
             String::new()
         } else {
@@ -146,7 +146,7 @@ fn a_start_that_is_stopped_and_reverted_is_killed_and_leaves_nothing() {
     let mut wrong = Vec::new();
     for moment in MOMENTS
         .iter()
-        .filter(|(name, _)| name.contains("lock") || name.contains("guardian"))
+        .filter(|(name, _)| name.contains("lock") || name.contains("watchdog"))
     {
         let _lab = Lab::enter();
         let config = Scratch::new("stopped.toml", SLOW_LINK);
@@ -250,7 +250,7 @@ fn daemon_elsewhere(config: &Scratch) -> KillOnDrop {
     let mut command = Command::new("unshare");
     command.args(["--net", "sh", "-c", &script]);
     let daemon = KillOnDrop::spawn(command.stdin(Stdio::null()).stderr(Stdio::null()));
-    until("it has a guardian", || guardian_of(daemon.id()).is_some());
+    until("it has a watchdog", || watchdog_of(daemon.id()).is_some());
     daemon
 }
 
@@ -259,7 +259,7 @@ fn whoever_holds_a_socket_that_root_has_made_keeps_no_daemon_out_and_gets_nobody
     let _lab = Lab::enter();
     let none = Scratch::new("elsewhere.toml", "[queue]\nbackend = \"none\"\n");
     let mut elsewhere = daemon_elsewhere(&none);
-    let guardian = guardian_of(elsewhere.id()).unwrap();
+    let watchdog = watchdog_of(elsewhere.id()).unwrap();
     fs::create_dir_all(state_folder()).unwrap();
     let about = fs::metadata(state_folder()).unwrap();
     let here = format!("{:x} {:x}", about.dev(), about.ino());
@@ -270,7 +270,7 @@ fn whoever_holds_a_socket_that_root_has_made_keeps_no_daemon_out_and_gets_nobody
     let names = [
         format!("giveway/daemon {theirs} 1 2 a"),
         format!("giveway/daemon {theirs} {here} b"),
-        format!("giveway/guardian {} {here} c", text(words(guardian))),
+        format!("giveway/watchdog {} {here} c", text(words(watchdog))),
         format!("giveway/daemon {} 1 2 d", text([pid, namespace + 1, kind, mark])),
         format!("giveway/revert {} {here} e", text(words(1))),
     ];
@@ -286,8 +286,8 @@ fn whoever_holds_a_socket_that_root_has_made_keeps_no_daemon_out_and_gets_nobody
             std::thread::sleep(Duration::from_millis(20));
         }
         let runs = has_queue();
-        // What it did is left to `revert`: its guardian is stopped, and dies of nothing else.
-        if let Some(own) = guardian_of(start.id()) {
+        // What it did is left to `revert`: its watchdog is stopped, and dies of nothing else.
+        if let Some(own) = watchdog_of(start.id()) {
             signal(own, Signal::SIGSTOP);
         }
         start.kill().unwrap();
@@ -295,12 +295,12 @@ fn whoever_holds_a_socket_that_root_has_made_keeps_no_daemon_out_and_gets_nobody
         let reverted = giveway(&["revert"]);
         let lives = |process: &mut KillOnDrop| process.try_wait().unwrap().is_none();
         let outcome = format!(
-            "runs {runs}, revert {:?}, a queue {}, the holder lives {}, the daemon elsewhere lives {}, its guardian is {} {}",
+            "runs {runs}, revert {:?}, a queue {}, the holder lives {}, the daemon elsewhere lives {}, its watchdog is {} {}",
             reverted.status.code(),
             has_queue(),
             lives(&mut holder),
             lives(&mut elsewhere),
-            if guardian_of(elsewhere.id()) == Some(guardian) {
+            if watchdog_of(elsewhere.id()) == Some(watchdog) {
                 "the same"
             } else {
                 "another"
@@ -313,7 +313,7 @@ fn whoever_holds_a_socket_that_root_has_made_keeps_no_daemon_out_and_gets_nobody
         );
         println!("{name}: {outcome}");
         let right = "runs true, revert Some(0), a queue false, the holder lives true, the daemon elsewhere lives true, its \
-                     guardian is the same ";
+                     watchdog is the same ";
         if outcome != right {
             wrong.push((name, outcome));
         }
@@ -371,7 +371,7 @@ fn a_lock_and_journals_of_an_earlier_boot_name_nobody_and_undo_nothing() {
     let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
     let own = ["boot", "cookie"].map(|name| (name, fs::read_to_string(folder.join(name)).unwrap()));
     assert_ne!(own[0].1.trim(), boot);
-    // And its guardian has ended.
+    // And its watchdog has ended.
     daemon.kill();
     assert_eq!(gso_max_segs(), "1");
     // Of this boot it is undone.
@@ -386,14 +386,14 @@ fn a_lock_and_journals_of_an_earlier_boot_name_nobody_and_undo_nothing() {
 }
 
 #[test]
-fn journals_that_are_removed_while_it_runs_are_written_anew_and_everything_is_put_back() {
+fn journals_that_are_removed_while_it_runs_are_written_anew_and_everything_is_restored() {
     let _lab = Lab::enter();
     let before = gso_max_segs();
     let config = Scratch::new("removed.toml", SLOW_LINK);
     for end in [Signal::SIGTERM, Signal::SIGKILL] {
         for waits in [false, true] {
             let mut daemon = queueing_daemon(&config);
-            // The guardian looks once a second.
+            // The watchdog looks once a second.
             std::thread::sleep(Duration::from_millis(2200));
             let journal = state_folder().join("queue");
             let held = fs::read_to_string(&journal).unwrap();
@@ -424,7 +424,7 @@ fn a_daemon_whose_state_folder_is_emptied_or_removed_keeps_the_namespace_and_is_
     for (revert, is_removed) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut daemon = queueing_daemon(&config);
         let pid = daemon.0.id();
-        // The guardian looks once a second.
+        // The watchdog looks once a second.
         std::thread::sleep(Duration::from_millis(2200));
         for entry in fs::read_dir(state_folder()).unwrap().flatten() {
             // Pins may be in a mount.
@@ -460,15 +460,15 @@ fn a_daemon_whose_state_folder_is_emptied_or_removed_keeps_the_namespace_and_is_
             let told = format!(
                 "the daemon (pid {pid}) could not be asked, since its state folder was removed, and was killed"
             );
-            let by_guardian = said.lines().find(|line| line.starts_with("put back by its guardian: "));
+            let by_watchdog = said.lines().find(|line| line.starts_with("restored by its watchdog: "));
             assert!(
-                said.contains(&told) && by_guardian.is_some_and(|line| line.contains("gwv")),
+                said.contains(&told) && by_watchdog.is_some_and(|line| line.contains("gwv")),
                 "{said}"
             );
         } else {
             daemon.signal(Signal::SIGKILL);
         }
         daemon.0.wait().unwrap();
-        until("everything is put back", || !has_queue() && gso_max_segs() == before);
+        until("everything is restored", || !has_queue() && gso_max_segs() == before);
     }
 }

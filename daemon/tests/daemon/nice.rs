@@ -134,7 +134,7 @@ pub(super) fn is(tid: u32, (nice, class): (i32, &str)) -> bool {
     niceness(tid).is_none_or(|found| found == (nice, class.to_owned()) || found.1.is_empty())
 }
 
-pub(super) fn why(pid: u32) -> String {
+pub(super) fn reason(pid: u32) -> String {
     String::from_utf8(giveway(&["why", &pid.to_string()]).stdout).unwrap()
 }
 
@@ -148,26 +148,26 @@ fn a_process_by_rule_is_nice_with_what_it_starts_until_the_rule_is_gone() {
     // No rule names what it starts.
     let nice = |pid: &u32| niceness(*pid) == Some((19, "idle".to_owned()));
     await_some("what it starts is nice", || children(shell.id()).into_iter().find(nice));
-    let told = why(shell.id());
+    let told = reason(shell.id());
     assert!(
         told.contains("nice 0, I/O class none -> nice 19, idle I/O class"),
         "{told}"
     );
     assert!(told.contains("50-test.toml:1"), "{told}");
     until("status counts it", || {
-        daemon.status()["nice_processes"].as_u64() > Some(0)
+        daemon.status()["reniced_processes"].as_u64() > Some(0)
     });
 
     place.no_rule();
     assert!(giveway(&["reload"]).status.success());
     until("it is back, with what it has started", || shell.are_all(ORDINARY));
     until("that is explained", || {
-        why(shell.id()).contains("nice 19, idle I/O class -> nice 0")
+        reason(shell.id()).contains("nice 19, idle I/O class -> nice 0")
     });
 }
 
 #[test]
-fn what_a_process_has_started_is_put_back_when_another_rule_says_otherwise() {
+fn what_a_process_has_started_is_restored_when_another_rule_says_otherwise() {
     let (_lab, place) = (Lab::enter(), Place::new());
     place.rule("background");
     let _daemon = place.start();
@@ -238,12 +238,14 @@ fn what_somebody_else_has_set_is_what_a_process_is_said_to_have_when_its_rule_is
     let shell = place.script("sleep 1000; :");
     until("it is nice", || is(shell.id(), NICE));
     run(&format!("renice -n 3 -p {}", shell.id()));
-    until("it is noticed", || why(shell.id()).contains("left alone from now on"));
+    until("it is noticed", || {
+        reason(shell.id()).contains("left alone from now on")
+    });
     place.no_rule();
     assert!(giveway(&["reload"]).status.success());
     until("the I/O class is back", || is(shell.id(), (3, "none")));
     until("that is explained", || {
-        why(shell.id()).contains("-> nice 3, I/O class none")
+        reason(shell.id()).contains("-> nice 3, I/O class none")
     });
 }
 
@@ -254,7 +256,9 @@ fn what_somebody_else_sets_later_is_left_alone() {
     let command = Group::chosen(&["sleep", "1000"]);
     until("it is nice", || is(command.id(), NICE));
     run(&format!("renice -n 7 -p {}", command.id()));
-    until("it is noticed", || why(command.id()).contains("left alone from now on"));
+    until("it is noticed", || {
+        reason(command.id()).contains("left alone from now on")
+    });
     daemon.kill();
     assert_eq!(
         niceness(command.id()),
@@ -272,7 +276,7 @@ fn who_is_nice_already_or_has_real_time_is_left_as_it_is() {
     let fifo = place.script("chrt -f -p 1 $$; while :; do sleep 0.2; done");
     for (shell, said) in [(&nice, "at nice 19"), (&fifo, "real-time priority")] {
         until("it is left", || {
-            why(shell.id()).contains(&format!(
+            reason(shell.id()).contains(&format!(
                 "left as it is: it {}",
                 match said {
                     "at nice 19" => "is at nice 19",
@@ -394,7 +398,7 @@ time.sleep(1000)
 ";
 
 #[test]
-fn nothing_is_put_back_of_what_has_ended() {
+fn nothing_is_restored_of_what_has_ended() {
     let (_lab, place) = (Lab::enter(), Place::new());
     let daemon = place.start();
     let mut command = Group::chosen(&["python3", "-c", ZOMBIES]);
@@ -445,7 +449,7 @@ fn what_giveway_has_set_is_no_evidence() {
         })
     });
     until("its flow is seen", || class_of(port).is_some());
-    until("what the kernel has handed on is put back", || {
+    until("what the kernel has handed on is restored", || {
         assert_eq!(class_of(port).as_deref(), Some("standard"));
         is(child, ORDINARY)
     });

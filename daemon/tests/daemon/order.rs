@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where a link's rate downwards is known, bulk and background that arrive give way to all else, and have what that leaves.
-//! The link is narrow at the far end, where a queue of 100 ms is: what stands there has no order.
+//! Where a link's rate downwards is known, bulk and background that arrive yield to all else, and have what that leaves.
+//! The link is narrow at the remote host, where a queue of 100 ms is: what stands there has no order.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -72,7 +72,7 @@ fn in_use(daemon: &Daemon, class: &str) -> (f64, f64) {
     let download = &listed["download"];
     (
         download["limit_mbit"].as_f64().unwrap(),
-        download["queue"]["passing_mbit"].as_f64().unwrap(),
+        download["queue"]["throughput_mbit"].as_f64().unwrap(),
     )
 }
 
@@ -177,7 +177,7 @@ fn leave_others_their_time(class: &str) {
         .find(|flow| flow["remote"] == format!("{FAR_V4}:{port}"))
         .unwrap();
     assert_eq!(flow["download_order"]["interface"], "gwv", "{flow}");
-    assert_ne!(flow["receive_gives_way"], true, "{flow}");
+    assert_ne!(flow["receive_yields"], true, "{flow}");
     let order = &status["downloads"]["orders"][0];
     assert!(order[class]["passed_bytes"].as_u64().unwrap() > 1_000_000, "{order}");
     drop(daemon);
@@ -222,11 +222,11 @@ fn what_comes_from_the_own_subnets_is_neither_counted_nor_ordered_where_the_rate
     thread::sleep(Duration::from_secs(3));
     let order = daemon.status()["downloads"]["orders"][0].clone();
     assert_eq!(order["background"]["passed_packets"], 0, "{order}");
-    assert!(order["passing_mbit"].as_f64().unwrap() < 0.5, "{order}");
+    assert!(order["throughput_mbit"].as_f64().unwrap() < 0.5, "{order}");
 }
 
 #[test]
-fn with_the_daemon_and_its_guardian_dead_everything_arrives_and_nothing_is_left() {
+fn with_the_daemon_and_its_watchdog_dead_everything_arrives_and_nothing_is_left() {
     let link = Link::new("");
     let port = link.source("background");
     run(&format!("tc -n {} qdisc del dev gwv root", link.lab.far));

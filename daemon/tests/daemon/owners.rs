@@ -192,8 +192,8 @@ fn what_mptcp_sends_on_another_path_has_its_parents_owner_class_and_limit() {
     let config = Scratch::new("mptcp.toml", &config);
     let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
     let daemon = Daemon::start(&arguments);
-    until("the queue is in force", || {
-        !daemon.status()["queue"]["in_force"].is_null()
+    until("the queue is active", || {
+        !daemon.status()["queue"]["installed"].is_null()
     });
     let listener = lab.far(|| {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::from(IPPROTO_MPTCP))).unwrap();

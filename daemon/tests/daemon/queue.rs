@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The managed link's queue through a daemon's life: it is put up where the rate is known, and however the daemon
+//! The managed link's queue through a daemon's life: it is installed where the rate is known, and however the daemon
 //! ends, what was there before is there again. What somebody else put there is left alone.
 
 use std::io::Write as _;
@@ -39,7 +39,7 @@ fn queueing_daemon(name: &str) -> (Daemon, Scratch) {
 fn daemon_with(name: &str, backend: &str) -> (Daemon, Scratch) {
     let config = Scratch::new(name, &slow_link(backend));
     let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
-    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    until("the queue is up", || !daemon.status()["queue"]["installed"].is_null());
     (daemon, config)
 }
 
@@ -68,10 +68,10 @@ fn the_four_bands_stand_with_their_rates() {
         );
     }
     assert_eq!(gso_max_segs(), "1");
-    let why = giveway(&["why", "queue"]);
-    let why = String::from_utf8(why.stdout).unwrap();
-    assert!(why.contains("noqueue (not ours) -> htb at 20000 kbit/s"), "{why}");
-    assert!(why.contains("by rate_mbit in [link]"), "{why}");
+    let reason = giveway(&["why", "queue"]);
+    let reason = String::from_utf8(reason.stdout).unwrap();
+    assert!(reason.contains("noqueue (not ours) -> htb at 20000 kbit/s"), "{reason}");
+    assert!(reason.contains("by rate_mbit in [link]"), "{reason}");
     drop(daemon);
 }
 
@@ -87,9 +87,9 @@ fn a_deadline_that_nothing_promises_is_told() {
         )
     };
     let told = |daemon: &Daemon| {
-        daemon.status()["degraded"]
+        daemon.status()["warnings"]
             .to_string()
-            .contains("[[deadline]] promises nothing")
+            .contains("[[deadline]] guarantees nothing")
     };
     let (daemon, _config) = start("");
     until("it is told", || told(&daemon));
@@ -101,7 +101,7 @@ fn a_deadline_that_nothing_promises_is_told() {
 #[test]
 fn a_queue_that_is_in_no_journal_is_taken_off_by_revert_and_by_the_next_start() {
     let _lab = Lab::enter();
-    // As it is left where the folder of the journals goes with the daemon and the guardian.
+    // As it is left where the folder of the journals goes with the daemon and the watchdog.
     let leave = || run("tc qdisc replace dev gwv root handle 6777: htb");
     let before = qdiscs();
     leave();
@@ -149,7 +149,7 @@ fn segments_follow_the_links_rate_and_what_somebody_sets_afterwards_outlives_a_k
     let before = gso_max_segs();
     let config = Scratch::new("whole.toml", "[link]\nrate_mbit = 1000\n[queue]\nbackend = \"htb\"\n");
     let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
-    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    until("the queue is up", || !daemon.status()["queue"]["installed"].is_null());
     assert_eq!(gso_max_segs(), before);
 
     assert!(giveway(&["link", "set", "gwv", "--up", "20mbit"]).status.success());
@@ -220,7 +220,7 @@ fn an_administrators_qdisc_comes_back_with_its_handle_and_options() {
         let (daemon, _config) = queueing_daemon("administrator.toml");
         assert!(!qdiscs().contains("fifo 5:") && !qdiscs().contains("fifo 9:"));
         daemon.signal(Signal::SIGKILL);
-        until("the guardian puts the qdisc back", || qdiscs() == before);
+        until("the watchdog puts the qdisc back", || qdiscs() == before);
     }
 }
 
@@ -231,7 +231,7 @@ fn segments_that_another_tool_has_limited_stay_so() {
     let config = Scratch::new("fast.toml", &fast);
     let before = (qdiscs(), gso_max_segs());
     let mut daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
-    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    until("the queue is up", || !daemon.status()["queue"]["installed"].is_null());
     assert_eq!(gso_max_segs(), before.1, "a fast link needs no limit");
     run("ip link set dev gwv gso_max_segs 1");
     daemon.signal(Signal::SIGTERM);
@@ -247,8 +247,8 @@ fn a_classful_qdisc_is_left_alone_and_said_to_be() {
     let config = Scratch::new("classful.toml", &slow_link(&backend()));
     let mut daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
     until("it says why", || {
-        let why = daemon.status()["queue"]["why"].to_string();
-        why.contains("tbf") && why.contains("left alone")
+        let reason = daemon.status()["queue"]["reason"].to_string();
+        reason.contains("tbf") && reason.contains("left alone")
     });
     assert_eq!(qdiscs(), before);
     daemon.signal(Signal::SIGTERM);
@@ -264,17 +264,17 @@ fn a_qdisc_that_another_tool_puts_in_our_place_stays() {
     run("tc qdisc replace dev gwv root handle 7: pfifo limit 55");
     let theirs = qdiscs();
     until("it steps back", || {
-        let why = daemon.status()["queue"]["why"].to_string();
-        why.contains("another tool")
+        let reason = daemon.status()["queue"]["reason"].to_string();
+        reason.contains("another tool")
     });
     assert_eq!(
         (qdiscs(), gso_max_segs()),
         (theirs.clone(), segments),
         "the rest of ours is undone"
     );
-    let guardian = format!("/proc/{}", daemon.guardian());
+    let watchdog = format!("/proc/{}", daemon.watchdog());
     daemon.signal(Signal::SIGKILL);
-    until("the guardian is done", || !std::path::Path::new(&guardian).exists());
+    until("the watchdog is done", || !std::path::Path::new(&watchdog).exists());
     assert_eq!(qdiscs(), theirs);
 }
 
@@ -285,7 +285,7 @@ fn without_a_rate_nothing_is_changed_and_the_reason_is_said() {
     let config = Scratch::new("no-rate.toml", "[queue]\nbackend = \"htb\"\n");
     let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
     until("it says why", || {
-        daemon.status()["queue"]["why"]
+        daemon.status()["queue"]["reason"]
             .to_string()
             .contains("has no known rate")
     });
@@ -309,7 +309,7 @@ fn a_dry_run_explains_and_changes_nothing() {
 fn a_new_mtu_is_followed_and_the_link_may_go_down_and_up() {
     let _lab = Lab::enter();
     let (daemon, _config) = queueing_daemon("mtu.toml");
-    let packet = || daemon.status()["queue"]["in_force"]["max_packet_bytes"].clone();
+    let packet = || daemon.status()["queue"]["installed"]["max_packet_bytes"].clone();
     run("ip link set gwv mtu 1000");
     until("the new MTU counts", || packet() == 1014);
     run("ip link set gwv down");
@@ -340,24 +340,24 @@ fn stand_in_the_way() {
     run("tc qdisc replace dev gwv root handle 6777: pfifo limit 10");
 }
 
-fn why(daemon: &Daemon) -> String {
-    daemon.status()["queue"]["why"].as_str().unwrap().to_owned()
+fn reason(daemon: &Daemon) -> String {
+    daemon.status()["queue"]["reason"].as_str().unwrap().to_owned()
 }
 
 #[test]
-fn a_queue_that_could_not_be_put_up_is_tried_again() {
+fn a_queue_that_could_not_be_install_is_tried_again() {
     let _lab = Lab::enter();
     stand_in_the_way();
     let config = Scratch::new("again.toml", &slow_link(&backend()));
     let mut daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
     until("it says when it is tried again, and why", || {
-        let why = why(&daemon);
-        why.contains("tried again in ") && why.contains("could not be put up")
+        let reason = reason(&daemon);
+        reason.contains("tried again in ") && reason.contains("could not be installed")
     });
     run("tc qdisc replace dev gwv root handle 7: pfifo limit 11");
     let before = qdiscs();
-    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
-    assert!(!why(&daemon).contains("tried again"), "{}", why(&daemon));
+    until("the queue is up", || !daemon.status()["queue"]["installed"].is_null());
+    assert!(!reason(&daemon).contains("tried again"), "{}", reason(&daemon));
     daemon.signal(Signal::SIGTERM);
     assert!(daemon.0.wait().unwrap().success());
     assert_eq!(qdiscs(), before);
@@ -370,8 +370,8 @@ fn a_link_that_comes_back_has_its_queue_at_once() {
     let config = Scratch::new("back.toml", &slow_link(&backend()));
     let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
     until("it waits for longer and longer", || {
-        let why = why(&daemon);
-        let wait = why
+        let reason = reason(&daemon);
+        let wait = reason
             .strip_prefix("tried again in ")
             .and_then(|rest| rest.split(' ').next());
         wait.is_some_and(|seconds| seconds.parse().is_ok_and(|seconds: u32| seconds >= 4))
@@ -379,7 +379,7 @@ fn a_link_that_comes_back_has_its_queue_at_once() {
     run("ip link del gwv");
     run(&format!("ip link add gwv type veth peer name gwv netns {}", lab.far));
     run("ip link set gwv up");
-    let took = until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    let took = until("the queue is up", || !daemon.status()["queue"]["installed"].is_null());
     assert!(
         took < Duration::from_secs(3),
         "{took:?}: it was not the link that brought it"
@@ -403,10 +403,10 @@ fn a_qdisc_that_a_network_manager_resets_once_is_back_within_thirty_seconds() {
     let (daemon, _config) = queueing_daemon("reset-once.toml");
     reset();
     until("it is told", || {
-        why(&daemon).contains("taken back soon (1 of 3 times in ten minutes)")
+        reason(&daemon).contains("taken back soon (1 of 3 times in ten minutes)")
     });
     let took = until("it is back", || {
-        stands() && !daemon.status()["queue"]["in_force"].is_null()
+        stands() && !daemon.status()["queue"]["installed"].is_null()
     });
     println!("reset once: back after {:.1} s", took.as_secs_f64());
     assert!(took < Duration::from_secs(30), "{took:?}");
@@ -426,11 +426,11 @@ fn a_fight_over_the_root_is_lost_until_the_link_was_down() {
         reset();
     }
     until("it is told", || {
-        why(&daemon).contains("left alone until giveway is started again or the link was down")
+        reason(&daemon).contains("left alone until giveway is started again or the link was down")
     });
     println!(
         "reset every 10 s for a minute: giveway's queue stood at each: {stood:?}; {}",
-        why(&daemon)
+        reason(&daemon)
     );
     assert_eq!(
         stood.iter().filter(|stood| **stood).count(),
@@ -449,7 +449,7 @@ fn what_another_tool_configures_in_a_fight_is_never_replaced() {
     let _lab = Lab::enter();
     let (daemon, _config) = queueing_daemon("configured.toml");
     reset();
-    until("it is told", || why(&daemon).contains("taken back soon"));
+    until("it is told", || reason(&daemon).contains("taken back soon"));
     run("tc qdisc replace dev gwv root handle 7: pfifo limit 55");
     let theirs = qdiscs();
     let end = Instant::now() + Duration::from_secs(6);
@@ -457,13 +457,13 @@ fn what_another_tool_configures_in_a_fight_is_never_replaced() {
         assert_eq!(qdiscs(), theirs);
         thread::sleep(Duration::from_millis(50));
     }
-    let told = why(&daemon);
+    let told = reason(&daemon);
     assert!(told.contains("another tool has put the qdisc pfifo"), "{told}");
     run("tc qdisc del dev gwv root");
     until("the place is free, and giveway's queue is back", stands);
 }
 
-/// Beyond the link's own subnet, at its far end.
+/// Beyond the link's own subnet, at its remote host.
 const BEYOND: &str = "10.97.0.1";
 
 /// What arrives at each of these, Mbit/s, while as much as can be is sent to all of them.
@@ -499,7 +499,7 @@ fn arrives_mbit<const N: usize>(lab: &Lab, to: [&str; N]) -> [f64; N] {
     })
 }
 
-/// The far end has an address beyond the link's own subnet.
+/// The remote host has an address beyond the link's own subnet.
 fn with_a_way_beyond() -> Lab {
     let lab = Lab::enter();
     run(&format!("ip -n {} address add {BEYOND}/32 dev lo", lab.far));
@@ -513,7 +513,7 @@ fn local_traffic_has_no_part_in_the_rate_where_that_is_the_modems() {
     let text = slow_link("htb").replace("rate_mbit = 20\n", "rate_mbit = 20\nlocal = \"unlimited\"\n");
     let config = Scratch::new("local.toml", &text);
     let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
-    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    until("the queue is up", || !daemon.status()["queue"]["installed"].is_null());
     let [beyond] = arrives_mbit(&lab, [BEYOND]);
     let [local] = arrives_mbit(&lab, [FAR_V4]);
     let [with_local, beside] = arrives_mbit(&lab, [BEYOND, FAR_V4]);
@@ -539,7 +539,7 @@ fn the_own_subnets_follow_the_links_addresses() {
     let text = slow_link("htb").replace("rate_mbit = 20\n", "rate_mbit = 20\nlocal = \"unlimited\"\n");
     let config = Scratch::new("local-follows.toml", &text);
     let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
-    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    until("the queue is up", || !daemon.status()["queue"]["installed"].is_null());
     run("ip address add 10.97.0.9/24 dev gwv");
     until("what was beyond is local", || arrives_mbit(&lab, [BEYOND])[0] > 100.0);
     run("ip address del 10.97.0.9/24 dev gwv");
@@ -573,7 +573,7 @@ fn a_deadline_that_anybody_may_ask_for_puts_no_local_traffic_before_others() {
     let text = format!("[queue]\nbackend = \"htb\"\n[link]\nrate_mbit = 20\n{deadline}");
     let config = Scratch::new("local-deadlines.toml", &text);
     let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
-    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    until("the queue is up", || !daemon.status()["queue"]["installed"].is_null());
     let before = packets_of(FIRST);
     for _ in 0..50 {
         with_deadline(&anybodys, Duration::from_millis(100)).unwrap();

@@ -23,7 +23,7 @@ use crate::support::process::{Copy, Daemon, failure, giveway};
 use crate::support::scratch::{NOBODY, Scratch};
 use crate::support::wait::{First, until};
 
-mod lending;
+mod donation;
 
 /// A file of the test's own, which no other test's rule matches.
 struct Program {
@@ -64,7 +64,7 @@ impl Program {
     }
 
     fn rule(&self, more: &str) -> String {
-        format!("[[realtime]]\nname = \"test\"\nexe = \"{}\"\n{more}\n", self.path)
+        format!("[[priority]]\nname = \"test\"\nexe = \"{}\"\n{more}\n", self.path)
     }
 }
 
@@ -163,7 +163,7 @@ impl Watched {
 
     /// How often this has happened so far.
     fn counter(&self, name: &str) -> u64 {
-        self.daemon().status()["realtime"]["counters"][name].as_u64().unwrap()
+        self.daemon().status()["priority"]["counters"][name].as_u64().unwrap()
     }
 
     fn signal(&self, signal: Signal) {
@@ -223,11 +223,11 @@ fn its_threads_get_it_too_and_those_that_come_later() {
 #[test]
 fn threads_that_got_nothing_take_no_place_from_others() {
     let (program, theirs) = (Program::shell("place"), Program::example_as("threads", "theirs"));
-    let limits = "[realtime_limits]\nmax_tasks = 4\n";
+    let limits = "[priority_limits]\nmax_tasks = 4\n";
     let grant = format!("[[grant]]\nuser = \"{NOBODY}\"\nmax_priority = 5\nmax_tasks = 2\n");
     let _watched = watched_by(&format!("{}{limits}{grant}", program.rule("")), &program, &[]);
     let copy = Copy::new("place");
-    let mut command = copy.command(&["exec", "--realtime", "5", "--require", "--", &theirs.path]);
+    let mut command = copy.command(&["exec", "--priority", "5", "--require", "--", &theirs.path]);
     let running = Running::start(&mut command);
     let threads = format!("/proc/{}/task", running.pid());
     until("it has five threads", || {
@@ -354,8 +354,8 @@ fn a_spinner_loses_it_within_a_second_and_is_not_granted_again() {
 #[test]
 fn what_keeps_other_work_from_a_cpu_loses_it_whatever_its_budget() {
     let program = Program::shell("starves");
-    // A budget of ten CPUs over ten seconds: nothing but the canary can end it.
-    let limits = "[realtime_limits]\ntotal_percent = 95\nwindow_ms = 10000\ncanary_ms = 300\n";
+    // A budget of ten CPUs over ten seconds: nothing but the starvation_detector can end it.
+    let limits = "[priority_limits]\ntotal_percent = 95\nwindow_ms = 10000\nstarvation_ms = 300\n";
     let config = format!("{}{limits}", program.rule("budget_percent = 1000\ncpus = [1]"));
     let watched = watched_alone(&config, &program);
     let mut spinner = program.run("read; while :; do :; done");
@@ -366,10 +366,10 @@ fn what_keeps_other_work_from_a_cpu_loses_it_whatever_its_budget() {
     drop(first);
     assert!(took < Duration::from_secs(1), "{took:?}");
     let status = watched.daemon.as_ref().unwrap().status();
-    assert_eq!(status["realtime"]["counters"]["starved"], 1, "{}", status["realtime"]);
-    let why = String::from_utf8(giveway(&["why", &spinner.pid().to_string()]).stdout).unwrap();
+    assert_eq!(status["priority"]["counters"]["starved"], 1, "{}", status["priority"]);
+    let reason = String::from_utf8(giveway(&["why", &spinner.pid().to_string()]).stdout).unwrap();
     // On a machine that is busy the other CPU's may have waited as long.
-    assert!(why.contains("a thread without real time on CPU"), "{why}");
+    assert!(reason.contains("a thread without real time on CPU"), "{reason}");
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn what_another_tool_sets_is_left_alone() {
             .success()
     );
     // The daemon looks once a second; ending it sets back only what is its own.
-    until("the daemon sees it", || watched.counter("stepped_back") == 1);
+    until("the daemon sees it", || watched.counter("conflict") == 1);
     assert_eq!(shown(running.pid()), "RR 7");
     watched.signal(Signal::SIGTERM);
     watched.daemon.as_mut().unwrap().0.wait().unwrap();
@@ -431,11 +431,11 @@ fn sigkill_sets_everything_back_within_a_second_whatever_spins() {
     let program = Program::shell("kill");
     // No budget that would end it before.
     let config = format!(
-        "{}[realtime_limits]\ntotal_percent = 95\nwindow_ms = 10000\ncanary_ms = 10000\n",
+        "{}[priority_limits]\ntotal_percent = 95\nwindow_ms = 10000\nstarvation_ms = 10000\n",
         program.rule("budget_percent = 1000")
     );
     let watched = watched_alone(&config, &program);
-    // One on each of two CPUs; their limits end them within seconds, should the guardian not.
+    // One on each of two CPUs; their limits end them within seconds, should the watchdog not.
     let mut spinners = [(); 2].map(|()| program.run("read; while :; do :; done"));
     for spinner in &mut spinners {
         becomes(spinner.pid(), "FIFO 20");
@@ -457,20 +457,20 @@ fn sigkill_sets_everything_back_within_a_second_whatever_spins() {
 }
 
 #[test]
-fn with_the_guardian_killed_too_revert_sets_everything_back() {
+fn with_the_watchdog_killed_too_revert_sets_everything_back() {
     let program = Program::shell("both");
     let watched = watched(&program, "");
     let running = program.run("read");
     becomes(running.pid(), "FIFO 20");
     let daemon = watched.daemon.as_ref().unwrap();
-    for pid in [daemon.guardian(), daemon.0.id()] {
+    for pid in [daemon.watchdog(), daemon.0.id()] {
         kill(Pid::from_raw(pid as i32), Signal::SIGKILL).unwrap();
     }
     drop(watched.daemon);
     assert_eq!(shown(running.pid()), "FIFO 20", "nobody is there to set it back");
     let found = giveway(&["revert", "--dry-run", "--json"]);
     let found: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
-    assert_eq!(found["found"].as_array().unwrap().len(), 1, "{found}");
+    assert_eq!(found["estimated"].as_array().unwrap().len(), 1, "{found}");
     assert_eq!(shown(running.pid()), "FIFO 20", "a dry run changes nothing");
     assert!(giveway(&["revert"]).status.success());
     assert_eq!(shown(running.pid()), not_raised());
@@ -482,7 +482,7 @@ fn a_rule_that_is_added_matches_what_runs_already_and_takes_all_back_when_it_goe
     let _watched = watched_by("", &program, &[]);
     let running = program.run("read");
     let add = [
-        "realtime",
+        "priority",
         "add",
         "--exe",
         &program.path,
@@ -496,9 +496,9 @@ fn a_rule_that_is_added_matches_what_runs_already_and_takes_all_back_when_it_goe
     assert_eq!(shown(running.pid()), "FIFO 11", "when the answer comes it is done");
     let later = program.run("read");
     becomes(later.pid(), "FIFO 11");
-    assert!(giveway(&["realtime", "remove", "mine"]).status.success());
+    assert!(giveway(&["priority", "remove", "mine"]).status.success());
     assert_eq!((shown(running.pid()), shown(later.pid())), (not_raised(), not_raised()));
-    assert!(!giveway(&["realtime", "remove", "mine"]).status.success());
+    assert!(!giveway(&["priority", "remove", "mine"]).status.success());
 }
 
 #[test]
@@ -508,7 +508,7 @@ fn what_a_rule_gave_counts_though_the_rule_goes() {
     let computes = "i=0; while ((i < 15000)); do ((++i)); done; echo done";
     let mut running = program.run(&format!("while read; do {computes}; done"));
     let handle = Handle::open(running.pid()).unwrap();
-    let mut rule = vec!["realtime", "add", "--name", "gone"];
+    let mut rule = vec!["priority", "add", "--name", "gone"];
     rule.extend(["--exe", &program.path, "--priority", "20"]);
     for _ in 0..5 {
         assert!(giveway(&rule).status.success());
@@ -518,10 +518,10 @@ fn what_a_rule_gave_counts_though_the_rule_goes() {
         let before = handle.cpu();
         running.go_on();
         running.lines().next();
-        assert!(giveway(&["realtime", "remove", "gone"]).status.success());
+        assert!(giveway(&["priority", "remove", "gone"]).status.success());
         let used = handle.cpu() - before;
         let status = watched.daemon().status();
-        let counted = status["realtime"]["budget"]["used_by_rules_ms"].as_u64().unwrap();
+        let counted = status["priority"]["budget"]["used_by_rules_ms"].as_u64().unwrap();
         let counted = Duration::from_millis(counted);
         assert!(counted + Duration::from_millis(5) > used, "{counted:?} of {used:?}");
     }
@@ -551,21 +551,21 @@ fn a_rule_takes_a_handler_of_requests_over_from_its_chain_and_gives_it_back() {
     });
     let (exe, more) = (&*program.path, ["--priority", "11", "--name", "mine"]);
     assert!(
-        giveway(&[&["realtime", "add", "--exe", exe], &more[..]].concat())
+        giveway(&[&["priority", "add", "--exe", exe], &more[..]].concat())
             .status
             .success()
     );
     becomes(service.pid(), "FIFO 11");
     (0..20).for_each(|_| request());
     assert_eq!(shown(service.pid()), "FIFO 11", "a rule stands above a chain");
-    assert!(giveway(&["realtime", "remove", "mine"]).status.success());
+    assert!(giveway(&["priority", "remove", "mine"]).status.success());
     becomes(service.pid(), &not_raised());
     until("a request raises it again", || {
         request();
         is_raised()
     });
-    let counters = daemon.status()["realtime"]["counters"].take();
-    assert!(counters["granted"] == 1 && counters["stepped_back"] == 0, "{counters}");
+    let counters = daemon.status()["priority"]["counters"].take();
+    assert!(counters["granted"] == 1 && counters["conflict"] == 0, "{counters}");
 }
 
 #[test]
@@ -605,10 +605,10 @@ fn a_dry_run_gives_nothing() {
 
 #[test]
 fn a_user_that_does_not_exist_is_refused_at_the_start() {
-    let config = Scratch::new("nobody.toml", "[[realtime]]\nuser = \"nosuchuser\"\n");
+    let config = Scratch::new("nobody.toml", "[[priority]]\nuser = \"nosuchuser\"\n");
     let (line, code) = failure(&giveway(&["run", "--config", config.path()]));
     assert!(
-        code == 2 && line.contains("nosuchuser") && line.contains("nothing was changed"),
+        code == 2 && line.contains("nosuchuser") && line.contains("nothing changed"),
         "{line}"
     );
 }

@@ -63,11 +63,11 @@ fn threads_take_packets_in_for_as_long_as_the_daemon_lives() {
     let (mut daemon, _config) = daemon("receive.toml", "gwv", NAPI);
     until("threads do it, with real time", || are_raised(lab.ifindex));
     let status = daemon.status();
-    assert!(status["realtime"]["napi"]["raised"] == true, "{}", status["realtime"]);
-    let why = why_receive();
+    assert!(status["priority"]["napi"]["raised"] == true, "{}", status["priority"]);
+    let reason = why_receive();
     assert!(
-        why.contains("threaded 0 -> 1") && why.contains("OTHER -> FIFO 12"),
-        "{why}"
+        reason.contains("threaded 0 -> 1") && reason.contains("OTHER -> FIFO 12"),
+        "{reason}"
     );
     daemon.signal(Signal::SIGKILL);
     daemon.0.wait().unwrap();
@@ -86,7 +86,7 @@ fn in_sysfs(lab: &Lab, script: &str) -> String {
 }
 
 #[test]
-fn what_was_set_is_put_back_on_the_device_that_had_it_and_on_none_of_its_name() {
+fn what_was_set_is_restored_on_the_device_that_had_it_and_on_none_of_its_name() {
     let lab = Lab::enter();
     run("ethtool -K gwv gro on");
     let (daemon, _config) = daemon("receive-renamed.toml", "gwv", NAPI);
@@ -133,9 +133,9 @@ fn it_works_in_the_namespace_in_which_a_machine_starts() {
         let (mut daemon, _config) = daemon("receive-host.toml", &link.near, &everything);
         until("threads do it, with real time", || are_raised(ifindex));
         assert_eq!(busy_poll(), ["37\n", "37\n"].map(str::to_owned));
-        let degraded = daemon.status()["degraded"].to_string();
+        let warnings = daemon.status()["warnings"].to_string();
         let irqs = format!("the interrupts of {}: the device has none of its own", link.near);
-        assert!(degraded.contains(&irqs), "it was looked at: {degraded}");
+        assert!(warnings.contains(&irqs), "it was looked at: {warnings}");
         daemon.signal(signal);
         let ended = daemon.0.wait().unwrap();
         assert!(signal == Signal::SIGKILL || ended.success(), "{ended}");
@@ -143,17 +143,17 @@ fn it_works_in_the_namespace_in_which_a_machine_starts() {
             threads(ifindex).is_empty() && busy_poll() == before
         });
     }
-    // The guardian of the killed one holds the namespace until it is done.
+    // The watchdog of the killed one holds the namespace until it is done.
     until("nothing is left", || {
         let found = giveway(&["revert", "--dry-run", "--json"]).stdout;
         let found: serde_json::Value = serde_json::from_slice(&found).unwrap_or_default();
-        found["found"].as_array().is_some_and(Vec::is_empty) && found["failed"] == serde_json::json!([])
+        found["estimated"].as_array().is_some_and(Vec::is_empty) && found["failed"] == serde_json::json!([])
     });
     assert!(giveway(&["revert"]).status.success());
 }
 
 #[test]
-fn what_cannot_be_put_back_blocks_no_start_and_is_told() {
+fn what_cannot_be_restored_blocks_no_start_and_is_told() {
     let _lab = Lab::enter();
     let file = "/proc/sys/net/ipv4/ip_forward";
     let found = fs::read_to_string(file).unwrap();
@@ -164,12 +164,12 @@ fn what_cannot_be_put_back_blocks_no_start_and_is_told() {
     fs::write(format!("{folder}/settings"), format!("{entry}\n")).unwrap();
     for _ in 0..2 {
         let (mut daemon, _config) = daemon("receive-left.toml", "gwv", "");
-        let degraded = daemon.status()["degraded"].to_string();
-        assert!(degraded.contains("is not undone: cannot write nothing"), "{degraded}");
-        let guardian = format!("/proc/{}", daemon.guardian());
+        let warnings = daemon.status()["warnings"].to_string();
+        assert!(warnings.contains("is not undone: cannot write nothing"), "{warnings}");
+        let watchdog = format!("/proc/{}", daemon.watchdog());
         daemon.signal(Signal::SIGKILL);
         daemon.0.wait().unwrap();
-        until("the guardian is done", || !Path::new(&guardian).exists());
+        until("the watchdog is done", || !Path::new(&watchdog).exists());
     }
     // As soon as that can be done it is.
     let entry = serde_json::json!({ "path": file, "before": found.trim(), "ours": found.trim() });
@@ -209,11 +209,11 @@ fn a_new_address_leaves_the_bound_of_a_flood() {
     // Only then does what is sent go through NAPI at the other end.
     run(&format!("ip netns exec {} ethtool -K gwv tso off", lab.far));
     // So little that any flood is above it, on any machine.
-    let limited = format!("{NAPI}[realtime_limits]\ntotal_percent = 1\n");
+    let limited = format!("{NAPI}[priority_limits]\ntotal_percent = 1\n");
     let (daemon, _config) = daemon("receive-address.toml", "gwv", &limited);
     until("they are raised", || are_raised(lab.ifindex));
     let lowered = || {
-        daemon.status()["realtime"]["counters"]["parts_lowered"]
+        daemon.status()["priority"]["counters"]["parts_lowered"]
             .as_u64()
             .unwrap()
     };

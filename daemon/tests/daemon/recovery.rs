@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::support::lab::Lab;
-use crate::support::process::{Daemon, KillOnDrop, giveway, guardian_of};
+use crate::support::process::{Daemon, KillOnDrop, giveway, watchdog_of};
 use crate::support::scratch::Scratch;
 use crate::support::wait::until;
 
@@ -96,7 +96,7 @@ impl Stage {
         let program = Scratch::copy_of("/bin/sleep", name);
         let config = Scratch::new(
             &format!("{name}.toml"),
-            &format!("[[realtime]]\nexe = \"{}\"\npriority = 7\n", program.path()),
+            &format!("[[priority]]\nexe = \"{}\"\npriority = 7\n", program.path()),
         );
         let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
         Self {
@@ -143,8 +143,8 @@ fn while_nothing_can_be_opened_it_goes_on_and_then_makes_up_for_it() {
     until("the second one is raised, too", || shown(second.id()) == "FIFO 7");
     let third = stage.start_raised();
     until("nothing is missing any more", || {
-        let degraded = stage.daemon.status().to_string();
-        !degraded.contains("EMFILE") && !degraded.contains("Too many open files")
+        let warnings = stage.daemon.status().to_string();
+        !warnings.contains("EMFILE") && !warnings.contains("Too many open files")
     });
     stage.daemon.signal(Signal::SIGTERM);
     assert!(stage.daemon.0.wait().unwrap().success());
@@ -169,18 +169,18 @@ fn ended_while_nothing_can_be_opened_it_leaves_nothing() {
         until("nothing is left", || {
             let found = giveway(&["revert", "--dry-run", "--json"]).stdout;
             let found: serde_json::Value = serde_json::from_slice(&found).unwrap_or_default();
-            found["found"].as_array().is_some_and(Vec::is_empty) && found["failed"] == serde_json::json!([])
+            found["estimated"].as_array().is_some_and(Vec::is_empty) && found["failed"] == serde_json::json!([])
         });
     }
 }
 
 #[test]
-fn a_guardian_that_cannot_be_replaced_at_once_is_replaced_later() {
-    let mut stage = Stage::set("gw-full-table-guardian");
-    let guardian = stage.daemon.guardian();
+fn a_watchdog_that_cannot_be_replaced_at_once_is_replaced_later() {
+    let mut stage = Stage::set("gw-full-table-watchdog");
+    let watchdog = stage.daemon.watchdog();
     let pid = stage.daemon.0.id();
     let table = FullTable::of(pid);
-    crate::support::process::signal(guardian, Signal::SIGKILL);
+    crate::support::process::signal(watchdog, Signal::SIGKILL);
     let main = sleeps(pid, "giveway");
     until("its death is seen", || {
         assert_eq!(stage.daemon.0.try_wait().unwrap(), None, "the daemon has ended");
@@ -188,7 +188,7 @@ fn a_guardian_that_cannot_be_replaced_at_once_is_replaced_later() {
     });
     drop(table);
     until("there is another", || {
-        guardian_of(pid).is_some_and(|now| now != guardian)
+        watchdog_of(pid).is_some_and(|now| now != watchdog)
     });
     let raised = stage.start_raised();
     stage.daemon.signal(Signal::SIGKILL);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A capacity that nobody configured (`policy = "found"`): cwnd and pacing rate are limited together, and put back.
+//! A capacity that nobody configured (`policy = "estimated"`): cwnd and pacing rate are limited together, and put back.
 
 use std::fs;
 
@@ -7,11 +7,11 @@ use nix::sys::signal::Signal;
 
 use crate::support::lab::{FAR_V4, Lab};
 use crate::support::process::{Daemon, giveway};
-use crate::support::tcp::{Transfer, max_pacing_rate, walked};
+use crate::support::tcp::{Transfer, max_pacing_rate, scanned};
 use crate::support::wait::until;
 
 const UNLIMITED: u32 = u32::MAX;
-const FOUND: &str = "[cap]\npolicy = \"found\"\n";
+const FOUND: &str = "[cap]\npolicy = \"estimated\"\n";
 
 #[test]
 fn a_share_that_is_found_limits_both_and_a_kill_leaves_neither() {
@@ -26,17 +26,20 @@ fn a_share_that_is_found_limits_both_and_a_kill_leaves_neither() {
     for ends in [Signal::SIGTERM, Signal::SIGKILL] {
         let daemon = Daemon::start(&["--config", file.to_str().unwrap(), "--interface", "gwv"]);
         until("its pacing rate is limited", || max_pacing_rate(&near) != UNLIMITED);
-        until("its window is limited", || walked(&mut monitor, &near).clamp.is_some());
+        until("its window is limited", || scanned(&mut monitor, &near).clamp.is_some());
         let port = near.local_addr().unwrap().port().to_string();
-        let why = String::from_utf8(giveway(&["why", &port]).stdout).unwrap();
-        assert!(why.contains("pacing rate") && why.contains("a share of "), "{why}");
+        let reason = String::from_utf8(giveway(&["why", &port]).stdout).unwrap();
+        assert!(
+            reason.contains("pacing rate") && reason.contains("a share of "),
+            "{reason}"
+        );
         let shown = String::from_utf8(giveway(&["status"]).stdout).unwrap();
         assert!(shown.contains("shared by 1 sending device"), "{shown}");
         daemon.signal(ends);
         until("its pacing rate is its own again", || {
             max_pacing_rate(&near) == UNLIMITED
         });
-        until("and its window", || walked(&mut monitor, &near).clamp.is_none());
+        until("and its window", || scanned(&mut monitor, &near).clamp.is_none());
         drop(daemon);
     }
 }

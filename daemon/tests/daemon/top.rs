@@ -175,20 +175,20 @@ fn a_daemon_that_stops_or_goes_is_said_and_the_next_one_is_found() {
 }
 
 #[test]
-fn the_terminal_is_put_back_however_it_ends() {
+fn the_terminal_is_restored_however_it_ends() {
     let _stage = Stage::set();
     let running = |terminal: &Terminal| drop(terminal.until("it runs", |screen| screen.contains("[1 Sockets]")));
     for key in ["q", "C-c"] {
         let terminal = top("", "");
         running(&terminal);
         terminal.press(&[key]);
-        assert!(terminal.is_put_back(), "{key}");
+        assert!(terminal.is_restored(), "{key}");
     }
     for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT] {
         let terminal = top("", "");
         running(&terminal);
         terminal.signal(signal);
-        assert!(terminal.is_put_back(), "{signal}");
+        assert!(terminal.is_restored(), "{signal}");
     }
 }
 
@@ -196,7 +196,7 @@ fn the_terminal_is_put_back_however_it_ends() {
 const PANICS: &str = "GIVEWAY_TEST_VIEW_PANICS";
 
 #[test]
-fn the_terminal_is_put_back_after_a_panic() {
+fn the_terminal_is_restored_after_a_panic() {
     if std::env::var_os(PANICS).is_some() {
         let mut screen = FullScreen::take().unwrap();
         screen
@@ -206,10 +206,10 @@ fn the_terminal_is_put_back_after_a_panic() {
         panic!("as if something were wrong");
     }
     let test = std::env::current_exe().unwrap();
-    let words = "--exact daemon::top::the_terminal_is_put_back_after_a_panic --nocapture";
+    let words = "--exact daemon::top::the_terminal_is_restored_after_a_panic --nocapture";
     let command = format!("env {PANICS}=1 {} {words}", test.display());
     let terminal = Terminal::run_command(&command, COLUMNS, LINES);
-    assert!(terminal.is_put_back());
+    assert!(terminal.is_restored());
     assert!(
         terminal.said().contains("as if something were wrong"),
         "{}",

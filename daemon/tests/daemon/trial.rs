@@ -30,7 +30,7 @@ const ORDINARY: i32 = 120;
 const NICE_19: i32 = 139;
 const FIFO_20: i32 = 79;
 
-/// A daemon that has one of everything in force: a queue, a cap, a congestion control, a nice and a real-time process.
+/// A daemon that has one of everything active: a queue, a cap, a congestion control, a nice and a real-time process.
 struct Stage {
     background: TcpStream,
     capped: TcpStream,
@@ -62,7 +62,7 @@ impl Stage {
         let config = Scratch::new(
             "try.toml",
             &format!(
-                "[link]\nrate_mbit = 20\n[queue]\nbackend = \"htb\"\n[cap]\nfixed_segments = 20\n[[realtime]]\nexe = \
+                "[link]\nrate_mbit = 20\n[queue]\nbackend = \"htb\"\n[cap]\nfixed_segments = 20\n[[priority]]\nexe = \
                  \"{}\"\npriority = 20\n",
                 for_realtime.path()
             ),
@@ -110,7 +110,7 @@ impl Stage {
     fn comes_into_force(&self) -> Duration {
         let begun = Instant::now();
         until("the queue is up", || run("tc qdisc show dev gwv").contains("htb"));
-        until("background gives way", || self.control().starts_with("gw"));
+        until("background yields", || self.control().starts_with("gw"));
         until("the other is capped", || self.clamp() == Some(20));
         until("one process is nice, one has real time", || {
             self.priorities() == (NICE_19, FIFO_20)
@@ -122,7 +122,7 @@ impl Stage {
     fn is_as_before(&self) -> Duration {
         let begun = Instant::now();
         until("the queue is as before", || run("tc qdisc show dev gwv") == self.before);
-        until("background does not give way", || !self.control().starts_with("gw"));
+        until("background does not yield", || !self.control().starts_with("gw"));
         until("nothing is capped", || self.clamp().is_none());
         until("the processes are ordinary", || {
             self.priorities() == (ORDINARY, ORDINARY)
@@ -147,10 +147,10 @@ fn a_pause_takes_everything_back_and_its_end_brings_it_back() {
         let own = std::process::id();
         let status = String::from_utf8(giveway(&["status"]).stdout).unwrap();
         assert!(status.contains(&format!("paused by uid 0 (pid {own})")), "{status}");
-        let why = String::from_utf8(giveway(&["why"]).stdout).unwrap();
+        let reason = String::from_utf8(giveway(&["why"]).stdout).unwrap();
         assert!(
-            why.contains("paused by uid 0") && why.contains("nothing is in force"),
-            "{why}"
+            reason.contains("paused by uid 0") && reason.contains("all changes are undone for now"),
+            "{reason}"
         );
         let error = client::pause(&place, 60).err().unwrap().to_string();
         assert!(
@@ -159,7 +159,7 @@ fn a_pause_takes_everything_back_and_its_end_brings_it_back() {
         );
         drop(pause);
         let took = stage.comes_into_force();
-        println!("in force {took:?} after its end");
+        println!("active {took:?} after its end");
         assert!(!stage.is_paused());
     }
 }
@@ -194,9 +194,9 @@ fn everything_is_back_at_once_after_ctrl_c_and_after_sigkill() {
             "--pairs",
             "20",
             "--interval",
-            "30",
+            "30s",
             "--settle",
-            "0.5",
+            "500ms",
             "--seed",
         ];
         // By this seed the first interval is one without giveway.
@@ -215,7 +215,7 @@ fn everything_is_back_at_once_after_ctrl_c_and_after_sigkill() {
         let status = trial.wait().unwrap();
         assert!(!status.success(), "{status}");
         let took = stage.comes_into_force();
-        println!("in force {took:?} after {ends}");
+        println!("active {took:?} after {ends}");
         assert!(!stage.is_paused());
     }
 }
@@ -227,8 +227,8 @@ fn only_root_tries_and_without_a_daemon_or_peer_it_says_so() {
     assert!(line.contains("no giveway daemon runs") && code == 1, "{line}");
     let copy = Copy::new("try");
     let (line, code) = failure(&copy.as_nobody(&["try"]));
-    assert!(line.contains("only root may pause") && code == 2, "{line}");
-    let (line, code) = failure(&giveway(&["try", "--minutes", "5"]));
+    assert!(line.contains("which only root may do") && code == 2, "{line}");
+    let (line, code) = failure(&giveway(&["try", "--max-time", "5m"]));
     assert!(line.contains("20 pairs and 6 of the dry run") && code == 2, "{line}");
     let _daemon = Daemon::start(&["--interface", "gwv"]);
     let place = Place::here().unwrap();
@@ -243,21 +243,21 @@ fn only_root_tries_and_without_a_daemon_or_peer_it_says_so() {
         answer
     });
     let refused = asks.join().unwrap();
-    assert!(refused.contains("only root may pause"), "{refused}");
+    assert!(refused.contains("which only root may do"), "{refused}");
     let address = lab.far_listener(FAR_V4).local_addr().unwrap().to_string();
     let output = giveway(&[
         "try",
         "--peer",
         &address,
         "--interval",
-        "0.2",
+        "200ms",
         "--settle",
-        "0.1",
+        "100ms",
         "--pairs",
         "20",
     ]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("does `giveway peer` run there?"), "{text}");
+    assert!(text.contains("does `giveway try --serve` run there?"), "{text}");
 }
 
 #[test]
@@ -308,10 +308,10 @@ fn a_planted_gain_is_found_and_nothing_is_claimed_of_what_was_not_planted() {
         // Four more than the least, for a busy machine may keep an interval from measuring anything.
         "24",
         "--interval",
-        "0.4",
+        "400ms",
         // Until the queue of the interval before has gone.
         "--settle",
-        "0.4",
+        "400ms",
         "--seed",
         "3",
         "--streams",

@@ -27,11 +27,11 @@ fn arrived(lab: &Lab) -> serde_json::Value {
     shown[0]["stats64"]["rx"].clone()
 }
 
-fn sent_mbit(lab: &Lab, time: Duration) -> f64 {
+fn upload_mbit(lab: &Lab, time: Duration) -> f64 {
     lab.far(|| mbit_of(|| carried("gwv").0, time))
 }
 
-/// Packets that a firewall's chain at the far end's ingress has counted.
+/// Packets that a firewall's chain at the remote host's ingress has counted.
 fn seen_by_filter(lab: &Lab) -> u64 {
     let shown = lab.far(|| run("nft list chain netdev gwtest seen"));
     let mut words = shown.split_whitespace().skip_while(|word| *word != "packets");
@@ -60,7 +60,7 @@ fn sends_at_most_4_mbit(lab: &Lab) -> (KillOnDrop, u16) {
 }
 
 fn assert_held(lab: &Lab, what: &str) {
-    held(what, 3.4..4.3, || sent_mbit(lab, Duration::from_secs(2)));
+    held(what, 3.4..4.3, || upload_mbit(lab, Duration::from_secs(2)));
 }
 
 fn is_clean() -> bool {
@@ -156,7 +156,7 @@ fn a_command_sends_no_more_than_its_limit_by_a_link_that_keeps_its_own_queue() {
         let (_daemon, _config) = start(&rules);
         let (command, port) = sends_at_most_4_mbit(&lab);
         until("something arrives", || {
-            sent_mbit(&lab, Duration::from_millis(100)) > 0.5
+            upload_mbit(&lab, Duration::from_millis(100)) > 0.5
         });
         assert_held(&lab, root);
         // What comes next is no part of the detour: it sees every packet.
@@ -168,14 +168,19 @@ fn a_command_sends_no_more_than_its_limit_by_a_link_that_keeps_its_own_queue() {
             run("tc qdisc show dev gwv root").contains(&format!("qdisc {kind}")),
             "{root}"
         );
-        let why = String::from_utf8(giveway(&["why", &port.to_string()]).stdout).unwrap();
-        assert!(why.contains("its upload limit of 4 Mbit/s is enforced by gwv"), "{why}");
+        let reason = String::from_utf8(giveway(&["why", &port.to_string()]).stdout).unwrap();
+        assert!(
+            reason.contains("its upload limit of 4 Mbit/s is enforced by gwv"),
+            "{reason}"
+        );
         let status = String::from_utf8(giveway(&["status"]).stdout).unwrap();
         assert!(status.contains("upload limits hold on gwv"), "{status}");
         // What has no limit goes the way that it always went.
         let port = lab.reader();
         let free = sender(&[], &format!("exec 3>/dev/tcp/{FAR_V4}/{port}; exec cat /dev/zero >&3"));
-        until("others are free", || sent_mbit(&lab, Duration::from_millis(200)) > 30.0);
+        until("others are free", || {
+            upload_mbit(&lab, Duration::from_millis(200)) > 30.0
+        });
         drop(free);
         drop(command);
         until("nothing is left", is_clean);
@@ -240,11 +245,11 @@ while True:
 '"
     );
     let free = sender(&[], &script);
-    until("it sends", || sent_mbit(&lab, Duration::from_secs(1)) > 10.0);
+    until("it sends", || upload_mbit(&lab, Duration::from_secs(1)) > 10.0);
     drop(free);
     let _command = sender(&["--up", "4mbit"], &script);
     until("something arrives", || {
-        sent_mbit(&lab, Duration::from_millis(100)) > 0.5
+        upload_mbit(&lab, Duration::from_millis(100)) > 0.5
     });
     assert_held(&lab, "");
 }
@@ -258,8 +263,8 @@ fn whatever_happens_to_the_detour_of_what_is_sent_traffic_goes_on_and_nothing_is
     let (mut daemon, _config) = start(&rules);
     until("what is sent is limited", || limiting(&daemon));
     let _sender = sender(&[], &format!("exec 3>/dev/tcp/{FAR_V4}/{port}; exec cat /dev/zero >&3"));
-    let is_held = || sent_mbit(&lab, Duration::from_millis(400)) < 6.0;
-    let is_free = || sent_mbit(&lab, Duration::from_millis(200)) > 40.0;
+    let is_held = || upload_mbit(&lab, Duration::from_millis(400)) < 6.0;
+    let is_free = || upload_mbit(&lab, Duration::from_millis(200)) > 40.0;
     for command in [format!("ip link set {DEVICE} down"), format!("ip link del {DEVICE}")] {
         until("what is sent is limited", || limiting(&daemon) && is_held());
         run(&command);

@@ -118,7 +118,10 @@ fn it_shows_who_sends_and_why_and_no_name_becomes_markup() {
     let state = answer.json();
     assert_eq!(state["flows"][0]["class"], "standard");
     assert!(
-        state["flows"][0]["why"].as_str().unwrap().contains("no rule matches"),
+        state["flows"][0]["reason"]
+            .as_str()
+            .unwrap()
+            .contains("no rule matches"),
         "{state}"
     );
 
@@ -274,7 +277,7 @@ fn beyond_the_loopback_it_serves_only_if_told_to() {
     let said = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(2));
     assert!(
-        said.contains("can be reached from other machines") && said.contains("ssh -L"),
+        said.contains("is reachable from other machines") && said.contains("ssh -L"),
         "{said}"
     );
     let mut command = Command::new(program());

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Caps on real connections: set, held, left alone, lifted.
+//! Caps on real connections: set, held, left alone, cleared.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use giveway::actuate::sockets::cap::lift::{LAYOUT, Lift, Mark, TreatedSocket};
+use giveway::actuate::sockets::cap::clear::{Clear, LAYOUT, Mark, TreatedSocket};
 use giveway::actuate::sockets::cap::{CapActuator, CapOutcome, CapResult};
-use giveway::actuate::sockets::lbe;
+use giveway::actuate::sockets::scavenger;
 use giveway::kernel::flow_monitor::FlowMonitor;
 use giveway::kernel::own_netns;
 use giveway::kernel::records::{bytes_of, record};
@@ -20,7 +20,7 @@ use nix::sys::socket::sockopt::TcpCongestion;
 use nix::sys::socket::{getsockopt, setsockopt};
 
 use crate::support::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, run};
-use crate::support::tcp::{Transfer, find, pair, walked};
+use crate::support::tcp::{Transfer, find, pair, scanned};
 use crate::support::wait::await_some;
 
 fn actuator() -> CapActuator {
@@ -28,7 +28,7 @@ fn actuator() -> CapActuator {
 }
 
 fn clamp(monitor: &mut FlowMonitor, stream: &TcpStream) -> Option<u32> {
-    walked(monitor, stream).clamp
+    scanned(monitor, stream).clamp
 }
 
 /// Asks for one cap and applies it.
@@ -38,16 +38,16 @@ fn apply_one(actuator: &mut CapActuator, cookie: Cookie, cap: Option<u32>) -> Ca
     outcomes[0]
 }
 
-/// Looks at a transfer until it has moved this much, at each pass.
-fn watch(monitor: &mut FlowMonitor, near: &TcpStream, passes: u32, mut look: impl FnMut(&Flow)) {
+/// Looks at a transfer until it has moved this much, at each poll.
+fn watch(monitor: &mut FlowMonitor, near: &TcpStream, polls: u32, mut look: impl FnMut(&Flow)) {
     let mut seen = 0;
     await_some("passes with the transfer", || {
-        let flows = monitor.pass().unwrap();
+        let flows = monitor.poll().unwrap();
         if let Some(flow) = find(&flows, near) {
             look(flow);
             seen += 1;
         }
-        (seen >= passes).then_some(())
+        (seen >= polls).then_some(())
     });
 }
 
@@ -56,10 +56,10 @@ fn a_live_connection_is_held_below_its_cap_and_set_free_again() {
     let lab = Lab::enter();
     let (mut monitor, mut actuator) = (lab.monitor(), actuator());
     let (near, far) = lab.connect(FAR_V4);
-    let cookie = walked(&mut monitor, &near).cookie;
+    let cookie = scanned(&mut monitor, &near).cookie;
     let _transfer = Transfer::start(&near, far);
     await_some("a window above the cap", || {
-        (walked(&mut monitor, &near).cwnd > 12).then_some(())
+        (scanned(&mut monitor, &near).cwnd > 12).then_some(())
     });
 
     let outcome = apply_one(&mut actuator, cookie, Some(7));
@@ -69,7 +69,7 @@ fn a_live_connection_is_held_below_its_cap_and_set_free_again() {
     );
     assert_eq!(clamp(&mut monitor, &near), Some(7));
     await_some("the window to fall", || {
-        (walked(&mut monitor, &near).cwnd <= 7).then_some(())
+        (scanned(&mut monitor, &near).cwnd <= 7).then_some(())
     });
     watch(&mut monitor, &near, 50, |flow| {
         assert!(flow.cwnd <= 7, "cwnd {} above the cap", flow.cwnd)
@@ -83,7 +83,7 @@ fn a_live_connection_is_held_below_its_cap_and_set_free_again() {
     ));
     assert_eq!(clamp(&mut monitor, &near), None);
     await_some("the window to grow", || {
-        (walked(&mut monitor, &near).cwnd > 9).then_some(())
+        (scanned(&mut monitor, &near).cwnd > 9).then_some(())
     });
 }
 
@@ -98,13 +98,13 @@ fn a_window_that_something_else_holds_back_comes_down_with_the_cap() {
     near.write_all(b"little").unwrap();
     far.read_exact(&mut [0; 6]).unwrap();
     let idle = await_some("the acknowledgement", || {
-        let flow = walked(&mut monitor, &near);
+        let flow = scanned(&mut monitor, &near);
         (flow.unacked_bytes == 0 && flow.delivered_segments > 1).then_some(flow)
     });
     assert!(idle.cwnd > 6, "{}", idle.cwnd);
     let outcome = apply_one(&mut actuator, idle.cookie, Some(6));
     assert_eq!(outcome.result, CapResult::Applied { eased: false });
-    let capped = walked(&mut monitor, &near);
+    let capped = scanned(&mut monitor, &near);
     assert_eq!((capped.cwnd, capped.clamp), (6, Some(6)));
     assert_eq!(capped.congestion_control, idle.congestion_control);
 }
@@ -125,7 +125,7 @@ fn a_new_connection_is_capped_before_its_first_data() {
 
     let reports = actuator.new_capped().unwrap();
     for near in opened.iter().map(|(near, _)| near).chain([&accepted]) {
-        let flow = walked(&mut monitor, near);
+        let flow = scanned(&mut monitor, near);
         assert_eq!(flow.clamp, Some(6));
         assert!(flow.cwnd <= 6, "the initial window {} is above the cap", flow.cwnd);
         let report = reports
@@ -148,7 +148,7 @@ fn a_new_connection_is_capped_before_its_first_data() {
         assert!(flow.cwnd <= 6, "cwnd {} above the cap", flow.cwnd)
     });
     // What was set there is known as ours.
-    let cookie = walked(&mut monitor, &near).cookie;
+    let cookie = scanned(&mut monitor, &near).cookie;
     await_some("a change", || {
         matches!(
             apply_one(&mut actuator, cookie, Some(8)).result,
@@ -167,7 +167,7 @@ fn the_cap_of_a_new_connection_is_that_of_its_rtt() {
     actuator.publish_new(lab.ifindex, &steps).unwrap();
     for _ in 0..20 {
         let (near, _far) = lab.connect(FAR_V4);
-        let flow = walked(&mut monitor, &near);
+        let flow = scanned(&mut monitor, &near);
         let step = flow.clamp.expect("capped") - 100;
         let rtt_us = flow.min_rtt_us.unwrap();
         assert!(
@@ -196,13 +196,13 @@ fn a_clamp_of_somebody_else_is_left_alone() {
     let lab = Lab::enter();
     let (mut monitor, mut actuator) = (lab.monitor(), actuator());
     let (near, _far) = lab.connect(FAR_V4);
-    let cookie = walked(&mut monitor, &near).cookie;
+    let cookie = scanned(&mut monitor, &near).cookie;
     set_as_somebody_else(cookie, 11);
     for wanted in [Some(5), None] {
         let outcome = apply_one(&mut actuator, cookie, wanted);
         assert_eq!((outcome.old, outcome.result), (Some(11), CapResult::Foreign));
     }
-    assert_eq!(actuator.lift_all().unwrap(), []);
+    assert_eq!(actuator.clear_all().unwrap(), []);
     assert_eq!(clamp(&mut monitor, &near), Some(11));
 }
 
@@ -232,7 +232,7 @@ fn loopback_is_never_capped() {
     for ip in ["127.0.0.1", NEAR_V4, "::1"] {
         let (near, _other) = pair(&TcpListener::bind((ip, 0)).unwrap());
         assert_eq!(clamp(&mut monitor, &near), None);
-        let cookie = walked(&mut monitor, &near).cookie;
+        let cookie = scanned(&mut monitor, &near).cookie;
         assert_eq!(apply_one(&mut actuator, cookie, Some(5)).result, CapResult::Loopback);
         assert_eq!(clamp(&mut monitor, &near), None);
     }
@@ -244,11 +244,11 @@ fn a_connection_that_repairs_a_loss_is_capped_afterwards() {
     let lab = Lab::enter();
     let (mut monitor, mut actuator) = (lab.monitor(), actuator());
     let (mut near, mut far) = lab.connect(FAR_V4);
-    let cookie = walked(&mut monitor, &near).cookie;
+    let cookie = scanned(&mut monitor, &near).cookie;
     run(&format!("ip -n {} link set gwv down", lab.far));
     near.write_all(&[0; 1000]).unwrap();
     await_some("a retransmission timeout", || {
-        (walked(&mut monitor, &near).ca_state == CaState::Loss).then_some(())
+        (scanned(&mut monitor, &near).ca_state == CaState::Loss).then_some(())
     });
     assert_eq!(
         apply_one(&mut actuator, cookie, Some(5)).result,
@@ -276,13 +276,13 @@ fn a_connection_that_ended_is_reported_as_gone() {
 /// Three connections: capped as new, capped live, never capped.
 fn three(lab: &Lab, monitor: &mut FlowMonitor, actuator: &mut CapActuator) -> [(TcpStream, TcpStream); 3] {
     let [live, free] = [lab.connect(FAR_V4), lab.connect(FAR_V4)];
-    apply_one(actuator, walked(monitor, &live.0).cookie, Some(21));
+    apply_one(actuator, scanned(monitor, &live.0).cookie, Some(21));
     actuator.publish_new(lab.ifindex, &[(0, 20)]).unwrap();
     [lab.connect(FAR_V6), live, free]
 }
 
 #[test]
-fn revert_lifts_what_is_ours_and_caps_nothing_more() {
+fn revert_clears_what_is_ours_and_caps_nothing_more() {
     let lab = Lab::enter();
     let (mut monitor, mut actuator) = (lab.monitor(), actuator());
     let streams = three(&lab, &mut monitor, &mut actuator);
@@ -290,14 +290,14 @@ fn revert_lifts_what_is_ours_and_caps_nothing_more() {
         streams.each_ref().map(|(near, _)| clamp(&mut monitor, near)),
         [Some(20), Some(21), None]
     );
-    let mut lifted: Vec<_> = actuator
-        .lift_all()
+    let mut cleared: Vec<_> = actuator
+        .clear_all()
         .unwrap()
         .iter()
         .map(|o| o.cap.map(|(ours, _)| ours))
         .collect();
-    lifted.sort_unstable();
-    assert_eq!(lifted, [Some(20), Some(21)]);
+    cleared.sort_unstable();
+    assert_eq!(cleared, [Some(20), Some(21)]);
     assert_eq!(streams.each_ref().map(|(near, _)| clamp(&mut monitor, near)), [None; 3]);
     let (after, _far) = lab.connect(FAR_V4);
     assert_eq!(clamp(&mut monitor, &after), None);
@@ -305,11 +305,11 @@ fn revert_lifts_what_is_ours_and_caps_nothing_more() {
 
 /// A connection that becomes a listener (connect(2) with AF_UNSPEC) keeps its clamp, and its children inherit it.
 #[test]
-fn a_listener_that_was_capped_as_a_connection_is_lifted_too() {
+fn a_listener_that_was_capped_as_a_connection_is_cleared_too() {
     let lab = Lab::enter();
     let (mut monitor, mut actuator) = (lab.monitor(), actuator());
     let (near, _far) = lab.connect(FAR_V4);
-    apply_one(&mut actuator, walked(&mut monitor, &near).cookie, Some(20));
+    apply_one(&mut actuator, scanned(&mut monitor, &near).cookie, Some(20));
     let unspecified = libc::sockaddr {
         sa_family: libc::AF_UNSPEC as libc::sa_family_t,
         sa_data: [0; 14],
@@ -326,14 +326,14 @@ fn a_listener_that_was_capped_as_a_connection_is_lifted_too() {
     };
     let (inherits, _far) = child_of(&listener);
     assert_eq!(clamp(&mut monitor, &inherits), Some(20), "else this shows nothing");
-    assert_eq!(actuator.lift_all().unwrap().len(), 2);
+    assert_eq!(actuator.clear_all().unwrap().len(), 2);
     assert_eq!(clamp(&mut monitor, &inherits), None);
     let (after, _far) = child_of(&listener);
     assert_eq!(clamp(&mut monitor, &after), None);
 }
 
 #[test]
-fn after_the_actuators_death_its_recorded_values_are_lifted() {
+fn after_the_actuators_death_its_recorded_values_are_cleared() {
     let lab = Lab::enter();
     let (mut monitor, mut actuator) = (lab.monitor(), actuator());
     let streams = three(&lab, &mut monitor, &mut actuator);
@@ -343,24 +343,24 @@ fn after_the_actuators_death_its_recorded_values_are_lifted() {
         let pair = lab.connect(FAR_V4);
         clamp(&mut monitor, &pair.0).is_none().then_some(pair)
     });
-    set_as_somebody_else(walked(&mut monitor, &after).cookie, 22);
+    set_as_somebody_else(scanned(&mut monitor, &after).cookie, 22);
 
-    let lift = |dry_run| undo(None, &[20, 21], dry_run);
-    assert_eq!(caps(&lift(true)), [20, 21]);
+    let clear = |dry_run| undo(None, &[20, 21], dry_run);
+    assert_eq!(caps(&clear(true)), [20, 21]);
     assert_eq!(
         clamp(&mut monitor, &streams[0].0),
         Some(20),
         "a dry run changes nothing"
     );
-    assert_eq!(caps(&lift(false)), [20, 21]);
+    assert_eq!(caps(&clear(false)), [20, 21]);
     assert_eq!(streams.each_ref().map(|(near, _)| clamp(&mut monitor, near)), [None; 3]);
     assert_eq!(clamp(&mut monitor, &after), Some(22));
-    assert_eq!(lift(false), [], "nothing is left");
+    assert_eq!(clear(false), [], "nothing is left");
 }
 
 fn undo(marks: Option<&MapHandle>, values: &[u32], dry_run: bool) -> Vec<TreatedSocket> {
-    let mut lift = Lift::open(own_netns().unwrap(), marks, dry_run).unwrap();
-    let found = lift.run(values).unwrap();
+    let mut clear = Clear::open(own_netns().unwrap(), marks, dry_run).unwrap();
+    let found = clear.run(values).unwrap();
     assert!(found.iter().all(|one| one.error.is_none()), "{found:?}");
     found
 }
@@ -379,13 +379,13 @@ fn after_the_actuators_death_marks_tell_ours_from_an_equal_clamp_of_another_owne
     let (mut monitor, mut actuator) = (lab.monitor(), actuator());
     let [new, live, free] = three(&lab, &mut monitor, &mut actuator);
     let taken = lab.connect(FAR_V4);
-    let cookie = walked(&mut monitor, &taken.0).cookie;
+    let cookie = scanned(&mut monitor, &taken.0).cookie;
     apply_one(&mut actuator, cookie, Some(21));
     actuator.publish_new(lab.ifindex, &[]).unwrap();
     let equal = lab.connect(FAR_V4);
     let marks = MapHandle::try_from(actuator.marks()).unwrap();
     drop(actuator);
-    set_as_somebody_else(walked(&mut monitor, &equal.0).cookie, 21);
+    set_as_somebody_else(scanned(&mut monitor, &equal.0).cookie, 21);
     // What is marked, but not ours any more.
     Mark {
         clamp_ours: 30,
@@ -421,9 +421,9 @@ impl PutMark for Mark {
 fn what_was_there_before_comes_back() {
     let lab = Lab::enter();
     let (mut monitor, mut actuator) = (lab.monitor(), actuator());
-    let [lifted, left] = [lab.connect(FAR_V4).0, lab.connect(FAR_V4).0];
-    for near in [&lifted, &left] {
-        apply_one(&mut actuator, walked(&mut monitor, near).cookie, Some(9));
+    let [cleared, left] = [lab.connect(FAR_V4).0, lab.connect(FAR_V4).0];
+    for near in [&cleared, &left] {
+        apply_one(&mut actuator, scanned(&mut monitor, near).cookie, Some(9));
         let mark = mark(actuator.marks(), near);
         assert_eq!((mark.clamp_ours, mark.clamp_before), (9, u32::MAX));
         Mark {
@@ -432,12 +432,12 @@ fn what_was_there_before_comes_back() {
         }
         .put(actuator.marks(), near);
     }
-    let cookie = walked(&mut monitor, &lifted).cookie;
-    await_some("a lift", || {
+    let cookie = scanned(&mut monitor, &cleared).cookie;
+    await_some("a clear", || {
         matches!(apply_one(&mut actuator, cookie, None).result, CapResult::Applied { .. }).then_some(())
     });
     assert_eq!(undo(Some(actuator.marks()), &[], false).len(), 1);
-    for near in [&lifted, &left] {
+    for near in [&cleared, &left] {
         assert_eq!(clamp(&mut monitor, near), Some(17));
     }
 }
@@ -448,14 +448,14 @@ fn a_mark_of_an_older_layout_is_undone_and_one_of_a_newer_is_left_alone() {
     let (mut monitor, mut actuator) = (lab.monitor(), actuator());
     let [older, newer] = [lab.connect(FAR_V4).0, lab.connect(FAR_V4).0];
     for (near, layout) in [(&older, LAYOUT - 1), (&newer, LAYOUT + 1)] {
-        apply_one(&mut actuator, walked(&mut monitor, near).cookie, Some(9));
+        apply_one(&mut actuator, scanned(&mut monitor, near).cookie, Some(9));
         Mark {
             layout,
             ..mark(actuator.marks(), near)
         }
         .put(actuator.marks(), near);
     }
-    let cookies = [&older, &newer].map(|near| walked(&mut monitor, near).cookie);
+    let cookies = [&older, &newer].map(|near| scanned(&mut monitor, near).cookie);
     let mut found = undo(Some(actuator.marks()), &[], false);
     found.sort_by_key(|one| one.layout);
     let told: Vec<_> = found
@@ -467,7 +467,7 @@ fn a_mark_of_an_older_layout_is_undone_and_one_of_a_newer_is_left_alone() {
     for wanted in [Some(5), None] {
         assert_eq!(apply_one(&mut actuator, cookies[1], wanted).result, CapResult::Foreign);
     }
-    assert_eq!(actuator.lift_all().unwrap(), []);
+    assert_eq!(actuator.clear_all().unwrap(), []);
 }
 
 /// A mark that names nothing but what a test sets in it.
@@ -527,7 +527,7 @@ fn what_children_inherit_of_a_listener_they_inherit_of_its_mark_too() {
 }
 
 #[test]
-fn a_congestion_control_and_a_receive_window_are_put_back() {
+fn a_congestion_control_and_a_receive_window_are_restored() {
     let lab = Lab::enter();
     let actuator = actuator();
     let (near, _far) = lab.connect(FAR_V4);
@@ -538,8 +538,8 @@ fn a_congestion_control_and_a_receive_window_are_put_back() {
         ours: 4 | 8,
         window_before: before,
         window_ours: ours,
-        control_before: lbe::kernel_name("cubic"),
-        control_ours: lbe::kernel_name("reno"),
+        control_before: scavenger::kernel_name("cubic"),
+        control_ours: scavenger::kernel_name("reno"),
         ..blank()
     };
     mark.put(actuator.marks(), &near);
@@ -557,8 +557,8 @@ fn where_nobody_has_a_congestion_control_any_more_reno_stands_in() {
     setsockopt(&near, TcpCongestion, &"cubic".into()).unwrap();
     let mark = Mark {
         ours: 8,
-        control_before: lbe::kernel_name("unloaded"),
-        control_ours: lbe::kernel_name("cubic"),
+        control_before: scavenger::kernel_name("unloaded"),
+        control_ours: scavenger::kernel_name("cubic"),
         ..blank()
     };
     mark.put(actuator.marks(), &near);
@@ -571,14 +571,14 @@ fn where_nobody_has_a_congestion_control_any_more_reno_stands_in() {
 fn other_namespaces_are_never_capped() {
     let lab = Lab::enter();
     let mut actuator = actuator();
-    // The far end's interface has the same index in its namespace, and its sockets see the same cgroup hook.
+    // The remote host's interface has the same index in its namespace, and its sockets see the same cgroup hook.
     let far_ifindex = lab.far(|| nix::net::if_::if_nametoindex("gwv").unwrap());
     actuator.publish_new(far_ifindex, &[(0, 5)]).unwrap();
     let (_near, far) = lab.connect(FAR_V4);
-    let flow = lab.far(|| walked(&mut FlowMonitor::open(own_netns().unwrap()).unwrap(), &far));
+    let flow = lab.far(|| scanned(&mut FlowMonitor::open(own_netns().unwrap()).unwrap(), &far));
     assert_eq!(flow.clamp, None);
     assert_eq!(apply_one(&mut actuator, flow.cookie, Some(5)).result, CapResult::Gone);
-    let flow = lab.far(|| walked(&mut FlowMonitor::open(own_netns().unwrap()).unwrap(), &far));
+    let flow = lab.far(|| scanned(&mut FlowMonitor::open(own_netns().unwrap()).unwrap(), &far));
     assert_eq!(flow.clamp, None);
 }
 
@@ -598,20 +598,20 @@ fn change_undisturbed(
     ready: impl Fn(&Flow) -> bool,
 ) -> (CapResult, Flow) {
     await_some("a change that no loss disturbs", || {
-        let cookie = walked(monitor, near).cookie;
+        let cookie = scanned(monitor, near).cookie;
         actuator.write([(cookie, from)]).unwrap();
-        let before = walked(monitor, near);
+        let before = scanned(monitor, near);
         if before.clamp != from || before.ca_state != CaState::Open || !ready(&before) {
             return None;
         }
         let outcome = apply_one(actuator, cookie, to);
-        let after = walked(monitor, near);
+        let after = scanned(monitor, near);
         (after.ca_state == CaState::Open && after.retransmits == before.retransmits).then_some((outcome.result, after))
     })
 }
 
 #[test]
-fn a_lift_does_not_restart_slow_start() {
+fn a_clear_does_not_restart_slow_start() {
     let lab = Lab::enter();
     let (mut monitor, mut actuator) = (lab.monitor(), actuator());
     assert_eq!(actuator.ease_missing(), None);
@@ -632,13 +632,13 @@ fn a_lift_does_not_restart_slow_start() {
 fn a_cap_that_the_first_slow_start_has_not_reached_leaves_nothing_behind() {
     let lab = Lab::enter();
     let (near, _far) = lab.connect(FAR_V4);
-    let cookie = walked(&mut lab.monitor(), &near).cookie;
+    let cookie = scanned(&mut lab.monitor(), &near).cookie;
     let mut actuator = actuator();
     for cap in [Some(500), None] {
         let outcome = apply_one(&mut actuator, cookie, cap);
         assert_eq!(outcome.result, CapResult::Applied { eased: false });
     }
-    assert_eq!(walked(&mut lab.monitor(), &near).ssthresh, None);
+    assert_eq!(scanned(&mut lab.monitor(), &near).ssthresh, None);
 }
 
 #[test]
@@ -668,7 +668,7 @@ fn a_raised_cap_is_reached_fast() {
 fn more_sockets_than_the_kernels_table_holds_are_capped_in_turns() {
     let lab = Lab::enter();
     let (near, _far) = lab.connect(FAR_V4);
-    let cookie = walked(&mut lab.monitor(), &near).cookie;
+    let cookie = scanned(&mut lab.monitor(), &near).cookie;
     let mut actuator = actuator();
     let others = (1..=70_000)
         .map(|other| Cookie(u64::MAX - 70_001 + other))
@@ -678,16 +678,16 @@ fn more_sockets_than_the_kernels_table_holds_are_capped_in_turns() {
         .unwrap();
     let of = |result| outcomes.iter().filter(|outcome| outcome.result == result).count();
     assert_eq!((of(CapResult::Gone), outcomes.len()), (70_000, 70_001));
-    assert_eq!(walked(&mut lab.monitor(), &near).clamp, Some(20));
+    assert_eq!(scanned(&mut lab.monitor(), &near).clamp, Some(20));
 }
 
 #[test]
-fn more_values_than_the_kernels_table_holds_are_lifted_in_turns() {
+fn more_values_than_the_kernels_table_holds_are_cleared_in_turns() {
     let lab = Lab::enter();
     let (near, _far) = lab.connect(FAR_V4);
     let mut monitor = lab.monitor();
     let mut actuator = actuator();
-    apply_one(&mut actuator, walked(&mut monitor, &near).cookie, Some(69_999));
+    apply_one(&mut actuator, scanned(&mut monitor, &near).cookie, Some(69_999));
     drop(actuator);
     assert_eq!(clamp(&mut monitor, &near), Some(69_999));
     let values: Vec<u32> = (1..70_000).collect();

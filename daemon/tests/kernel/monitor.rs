@@ -20,7 +20,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::support::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, run};
 use crate::support::process::KillOnDrop;
-use crate::support::tcp::{Transfer, fill, find, pair, walked};
+use crate::support::tcp::{Transfer, fill, find, pair, scanned};
 use crate::support::wait::{await_some, until};
 
 /// What `ss -tinH` says of one socket: the words with a colon, and those that stand before their value.
@@ -61,7 +61,7 @@ fn every_field_is_what_ss_says() {
     let mut monitor = lab.monitor();
     let (mut near, _far) = lab.connect(FAR_V4);
     fill(&mut near);
-    let flow = walked(&mut monitor, &near);
+    let flow = scanned(&mut monitor, &near);
     let ss = ss(&near);
     let of = |name: &str| {
         ss.get(name)
@@ -139,10 +139,10 @@ fn the_owner_is_the_process_that_uses_the_socket() {
 
     let me = std::fs::read_to_string("/proc/self/comm").unwrap().trim().to_owned();
     for stream in [&before, &after] {
-        let owner = walked(&mut monitor, stream).owner.expect("an open file has an owner");
+        let owner = scanned(&mut monitor, stream).owner.expect("an open file has an owner");
         assert_eq!((owner.pid, &owner.command), (std::process::id(), &me));
     }
-    let flows = monitor.walk().unwrap();
+    let flows = monitor.scan().unwrap();
     let owners = flows.iter().filter_map(|flow| flow.owner.as_ref());
     let command = owners
         .filter(|owner| owner.pid == shell.id())
@@ -163,41 +163,41 @@ fn the_owner_of_an_accepted_socket_is_known_from_its_first_receive() {
     let (mut near, _) = listener.accept().unwrap();
     far.write_all(b"x").unwrap();
     near.read_exact(&mut [0]).unwrap();
-    let flows = monitor.pass().unwrap();
+    let flows = monitor.poll().unwrap();
     let owner = find(&flows, &near).expect("a receiver is active").owner.clone();
     assert_eq!(owner.map(|owner| owner.pid), Some(std::process::id()));
 }
 
 #[test]
-fn the_owner_of_a_silent_accepted_socket_is_found_by_the_next_walk() {
+fn the_owner_of_a_silent_accepted_socket_is_found_by_the_next_scan() {
     let lab = Lab::enter();
     let mut monitor = lab.monitor();
-    monitor.walk().unwrap();
+    monitor.scan().unwrap();
     let listener = TcpListener::bind((NEAR_V4, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let _far = lab.far(|| TcpStream::connect(address).unwrap());
     let (near, _) = listener.accept().unwrap();
-    let owner = walked(&mut monitor, &near).owner;
+    let owner = scanned(&mut monitor, &near).owner;
     assert_eq!(owner.map(|owner| owner.pid), Some(std::process::id()));
 }
 
 #[test]
-fn the_owner_of_an_inherited_socket_is_found_within_six_walks() {
+fn the_owner_of_an_inherited_socket_is_found_within_six_scans() {
     let lab = Lab::enter();
     let listener = lab.far_listener(FAR_V4);
     let (near, _far) = pair(&listener);
     let mut monitor = lab.monitor();
     assert_eq!(
-        walked(&mut monitor, &near).owner.map(|owner| owner.pid),
+        scanned(&mut monitor, &near).owner.map(|owner| owner.pid),
         Some(std::process::id())
     );
-    let cookie = walked(&mut monitor, &near).cookie;
+    let cookie = scanned(&mut monitor, &near).cookie;
     // The heir holds the socket as its standard input; it is not closed here until the heir runs.
     let mut sleep = Command::new("sleep");
     let heir = KillOnDrop::spawn(sleep.arg("60").stdin(std::os::fd::OwnedFd::from(near)));
     drop(sleep);
     let owners = (0..6).map(|_| {
-        let flows = monitor.walk().unwrap();
+        let flows = monitor.scan().unwrap();
         flows
             .into_iter()
             .find(|flow| flow.cookie == cookie)
@@ -222,7 +222,7 @@ fn moves_to_its_user(open: fn(u32) -> anyhow::Result<FlowMonitor>) {
     near.write_all(b"x").unwrap();
     // A pass shows it only while it is active.
     let mut owner = || {
-        let flows = monitor.pass().unwrap();
+        let flows = monitor.poll().unwrap();
         Some(find(&flows, &near)?.owner.as_ref()?.pid)
     };
     until("it is this process's", || owner() == Some(std::process::id()));
@@ -234,7 +234,7 @@ fn moves_to_its_user(open: fn(u32) -> anyhow::Result<FlowMonitor>) {
     until("it is the child's", || owner() == Some(child.id()));
     for _ in 0..20 {
         assert_eq!(
-            await_some("a pass shows it", &mut owner),
+            await_some("a poll shows it", &mut owner),
             child.id(),
             "a copy is no use"
         );
@@ -248,7 +248,7 @@ fn the_cgroup_has_a_path() {
     let (near, _far) = lab.connect(FAR_V4);
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap();
-    let id = walked(&mut monitor, &near).cgroup_id;
+    let id = scanned(&mut monitor, &near).cgroup_id;
     let tasks = Tasks::load(own_netns().unwrap()).unwrap();
     let path_of = |id| tasks.cgroup(id).map(|cgroup| cgroup.path);
     assert_eq!(path_of(id).as_deref(), Some(path));
@@ -268,26 +268,26 @@ fn ipv6_and_ipv4_through_an_ipv6_socket_are_shown_by_their_addresses() {
     let lab = Lab::enter();
     let mut monitor = lab.monitor();
     let (six, _far_six) = lab.connect(FAR_V6);
-    let flow = walked(&mut monitor, &six);
+    let flow = scanned(&mut monitor, &six);
     assert_eq!(
         (flow.local, flow.remote),
         (six.local_addr().unwrap(), six.peer_addr().unwrap())
     );
 
     let (mapped, _far_mapped) = lab.connect(&format!("::ffff:{FAR_V4}"));
-    let flow = walked(&mut monitor, &mapped);
+    let flow = scanned(&mut monitor, &mapped);
     assert_eq!(flow.local.ip().to_string(), NEAR_V4);
     assert_eq!(flow.remote.ip().to_string(), FAR_V4);
 }
 
-/// Passes until the connections' own handshakes are no longer in them.
+/// Polls until the connections' own handshakes are no longer in them.
 fn settle(monitor: &mut FlowMonitor) {
-    await_some("idle connections leave the passes", || {
-        monitor.pass().unwrap().is_empty().then_some(())
+    await_some("idle connections leave the polls", || {
+        monitor.poll().unwrap().is_empty().then_some(())
     });
 }
 
-/// Both ways in which a pass may go.
+/// Both ways in which a poll may go.
 const OPENINGS: [fn(u32) -> anyhow::Result<FlowMonitor>; 2] = [FlowMonitor::open, FlowMonitor::open_over_all];
 
 #[test]
@@ -303,13 +303,13 @@ fn shows_the_active_and_only_them(open: fn(u32) -> anyhow::Result<FlowMonitor>) 
     settle(&mut monitor);
 
     streams[7].0.write_all(b"x").unwrap();
-    let flows = monitor.pass().unwrap();
+    let flows = monitor.poll().unwrap();
     assert_eq!(flows.len(), 1, "one of 500 was active");
     assert!(find(&flows, &streams[7].0).is_some());
 
     // More than the kernel hands over in one read.
     streams.iter_mut().for_each(|(near, _)| near.write_all(b"x").unwrap());
-    let mut cookies: Vec<_> = monitor.pass().unwrap().iter().map(|flow| flow.cookie).collect();
+    let mut cookies: Vec<_> = monitor.poll().unwrap().iter().map(|flow| flow.cookie).collect();
     cookies.sort_unstable();
     cookies.dedup();
     assert_eq!(cookies.len(), 500, "every active socket, once");
@@ -324,15 +324,15 @@ fn stalls_and_stays(open: fn(u32) -> anyhow::Result<FlowMonitor>) {
     let lab = Lab::enter();
     let (mut near, _far) = lab.connect(FAR_V4);
     fill(&mut near);
-    // It stalled before anyone watched: the first walk finds it.
+    // It stalled before anyone watched: the first scan finds it.
     let mut monitor = open(own_netns().unwrap()).unwrap();
-    assert!(monitor.walk().unwrap().iter().any(|flow| flow.unsent_bytes > 0));
+    assert!(monitor.scan().unwrap().iter().any(|flow| flow.unsent_bytes > 0));
     let start = Instant::now();
-    await_some("1.5 s of passes", || {
-        let flows = monitor.pass().unwrap();
+    await_some("1.5 s of polls", || {
+        let flows = monitor.poll().unwrap();
         assert!(
             find(&flows, &near).is_some(),
-            "gone from the passes after {:?}",
+            "gone from the polls after {:?}",
             start.elapsed()
         );
         (start.elapsed().as_millis() > 1500).then_some(())
@@ -349,10 +349,10 @@ fn events_tell_a_life_in_order() {
     let mut monitor = lab.monitor();
     let listener = lab.far_listener(FAR_V4);
     let (near, far) = pair(&listener);
-    let cookie = walked(&mut monitor, &near).cookie;
+    let cookie = scanned(&mut monitor, &near).cookie;
     let (local, remote) = (near.local_addr().unwrap(), near.peer_addr().unwrap());
     drop(far);
-    await_some("the far end's FIN", || {
+    await_some("the remote host's FIN", || {
         (near.peek(&mut [0]).unwrap() == 0).then_some(())
     });
     drop(near);
@@ -403,17 +403,17 @@ fn retransmissions_are_counted_and_limited_in_number() {
     let mut monitor = lab.monitor();
     let (near, far) = lab.connect(FAR_V4);
     lab.narrow(20, 30_000);
-    let cookie = walked(&mut monitor, &near).cookie;
+    let cookie = scanned(&mut monitor, &near).cookie;
     let transfer = Transfer::start(&near, far);
     let mut events = Vec::new();
     await_some("40 lost segments", || {
         collect(&mut monitor, &mut events);
-        (walked(&mut monitor, &near).retransmits >= 40).then_some(())
+        (scanned(&mut monitor, &near).retransmits >= 40).then_some(())
     });
     drop(transfer);
-    // What the limit held back comes with a later pass.
+    // What the limit held back comes with a later poll.
     await_some("every retransmission is told", || {
-        monitor.pass().unwrap();
+        monitor.poll().unwrap();
         collect(&mut monitor, &mut events);
         let told = events.iter().filter(|event| event.what == FlowEvent::Retransmit);
         (told.map(|event| event.count).sum::<u32>() >= 40).then_some(())
@@ -442,7 +442,7 @@ fn one_event_wakes_nobody_and_many_do_before_any_is_lost() {
     let (near, _far) = pair(&listener);
     let events = monitor.events_fd().try_clone_to_owned().unwrap();
     let is_readable = || poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLIN)], 0u16).unwrap() == 1;
-    assert!(!is_readable(), "a connection was opened, which can wait for a pass");
+    assert!(!is_readable(), "a connection was opened, which can wait for a poll");
     let mut told = Vec::new();
     collect(&mut monitor, &mut told);
     let local = near.local_addr().unwrap();
@@ -466,26 +466,26 @@ fn other_namespaces_are_never_seen() {
     near.write_all(b"x").unwrap();
 
     let is_far = |flow: &Flow| flow.local == far.local_addr().unwrap();
-    let mut shown = monitor.pass().unwrap();
-    shown.extend(monitor.walk().unwrap());
+    let mut shown = monitor.poll().unwrap();
+    shown.extend(monitor.scan().unwrap());
     assert!(find(&shown, &near).is_some());
     assert!(!shown.iter().any(is_far), "a socket of the far namespace was shown");
     let mut events = Vec::new();
     collect(&mut monitor, &mut events);
     assert!(!events.is_empty() && events.iter().all(|event| event.local != far.local_addr().unwrap()));
     // The same hooks show the far socket to whoever watches there.
-    let seen_there = lab.far(|| far_monitor.walk().unwrap());
+    let seen_there = lab.far(|| far_monitor.scan().unwrap());
     assert!(seen_there.iter().any(is_far));
     assert!(find(&seen_there, &near).is_none());
 }
 
-/// One build of Linux has no such iterators, for nobody (EPERM, before it looks at the program): there a pass goes over all
+/// One build of Linux has no such iterators, for nobody (EPERM, before it looks at the program): there a poll goes over all
 /// sockets. A program of ours that a kernel refuses would look the same and cost as much.
 #[test]
 fn a_pass_goes_from_mark_to_mark_where_the_kernel_can() {
     let lab = Lab::enter();
-    if let Some(why) = lab.monitor().why_all_sockets() {
-        assert!(why.contains("(os error 1)"), "{why}");
+    if let Some(reason) = lab.monitor().why_all_sockets() {
+        assert!(reason.contains("(os error 1)"), "{reason}");
     }
 }
 

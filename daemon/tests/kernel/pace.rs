@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use giveway::actuate::sockets::SocketActuator as _;
-use giveway::actuate::sockets::cap::lift::Lift;
+use giveway::actuate::sockets::cap::clear::Clear;
 use giveway::actuate::sockets::cap::{CapActuator, CapResult};
 use giveway::actuate::sockets::pace::PaceActuator;
 use giveway::kernel::own_netns;
@@ -16,7 +16,7 @@ use libbpf_rs::MapHandle;
 use socket2::{Domain, Socket, Type};
 
 use crate::support::lab::{FAR_V4, Lab};
-use crate::support::tcp::{Transfer, cookie, max_pacing_rate, set_max_pacing_rate, walked};
+use crate::support::tcp::{Transfer, cookie, max_pacing_rate, scanned, set_max_pacing_rate};
 use crate::support::wait::await_some;
 
 const UNLIMITED: u32 = u32::MAX;
@@ -60,7 +60,7 @@ fn a_live_connection_is_held_below_its_rate_and_set_free_again() {
     assert_eq!(max_pacing_rate(&near), RATE);
 
     let _transfer = Transfer::start(&near, far);
-    let acked = |monitor: &mut _| walked(monitor, &near).acked_bytes;
+    let acked = |monitor: &mut _| scanned(monitor, &near).acked_bytes;
     sleep(Duration::from_millis(500));
     let before = acked(&mut monitor);
     sleep(Duration::from_secs(2));
@@ -103,7 +103,7 @@ fn a_connection_that_is_not_paced_any_more_goes_back_to_its_cap_by_slow_start() 
         cap_at(500);
         let _transfer = Transfer::start(&near, far);
         let flow = await_some("the end of slow start", || {
-            let flow = walked(&mut monitor, &near);
+            let flow = scanned(&mut monitor, &near);
             flow.ssthresh
                 .is_some_and(|ssthresh| ssthresh <= flow.cwnd)
                 .then_some(flow)
@@ -111,7 +111,7 @@ fn a_connection_that_is_not_paced_any_more_goes_back_to_its_cap_by_slow_start() 
         assert!(flow.retransmits == 0 && flow.cwnd < 500, "not by HyStart: {flow:?}");
 
         assert_eq!(cap_at(600).result, CapResult::Applied { eased: !was_paced });
-        let ssthresh = walked(&mut monitor, &near).ssthresh;
+        let ssthresh = scanned(&mut monitor, &near).ssthresh;
         assert_eq!(ssthresh == Some(600), was_paced, "{ssthresh:?}");
     }
 }
@@ -134,13 +134,13 @@ fn a_rate_that_an_application_has_set_is_left_alone() {
 }
 
 #[test]
-fn what_a_dead_daemon_left_is_put_back_by_the_marks() {
+fn what_a_dead_daemon_left_is_restored_by_the_marks() {
     let lab = Lab::enter();
     let mut paced = Paced::open();
     let (near, _far) = lab.connect(FAR_V4);
     assert_eq!(paced.set(&near, rate(RATE)), Outcome::Applied);
     assert_eq!(paced.set(&near, rate(RATE / 2)), Outcome::Applied);
-    let found = Lift::open(own_netns().unwrap(), Some(&paced.marks), false)
+    let found = Clear::open(own_netns().unwrap(), Some(&paced.marks), false)
         .unwrap()
         .run(&[])
         .unwrap();

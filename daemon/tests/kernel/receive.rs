@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A download that gives way by the window that its receiver offers, on a real connection over a narrow link. Who sends
+//! A download that yields by the window that its receiver offers, on a real connection over a narrow link. Who sends
 //! knows nothing of it.
 
 use std::net::TcpStream;
@@ -54,9 +54,9 @@ fn download(link: &Bottleneck, congestion_control: &str) -> (Transfer, TcpStream
     let (from, to) = link.connect();
     setsockopt(&from, TcpCongestion, &congestion_control.into()).unwrap();
     let near = to.try_clone().unwrap();
-    let receiver = link.at_far_end(move || {
+    let receiver = link.at_remote_host(move || {
         let mut receiver = Receiver::open();
-        receiver.tell(&near, "gives way".into());
+        receiver.tell(&near, "yields".into());
         receiver
     });
     (Transfer::begin(from, to.try_clone().unwrap()), to, receiver)
@@ -94,7 +94,7 @@ fn a_background_download_alone_fills_the_link_and_keeps_its_queue_short() {
 }
 
 #[test]
-fn a_background_download_gives_way_within_a_second_and_comes_back() {
+fn a_background_download_yields_within_a_second_and_comes_back() {
     // BBR has taken the foreground's share for the link's own rate, and grows by a quarter in eight round trips.
     for (sender, comes_back_s) in [("cubic", 3), ("bbr", 6)] {
         let link = Bottleneck::enter(LINK);
@@ -145,7 +145,7 @@ fn its_window_is_the_kernels_again_when_it_is_background_no_longer() {
     let window = || window_clamp(&to);
     let ours = window();
     assert!(ours < 1_000_000, "{ours}");
-    link.at_far_end(|| receiver.tell(&to, Value::default()));
+    link.at_remote_host(|| receiver.tell(&to, Value::default()));
     let before = window();
     assert!(before > ours, "{before} after {ours}");
     background.mbit_during(Duration::from_secs(2));
@@ -172,7 +172,7 @@ fn a_download_whose_timestamps_vanish_is_let_go() {
 
 /// For it the kernel enlarges the buffer, and sets the window itself.
 #[test]
-fn an_application_that_waits_for_much_at_once_gives_way_all_the_same() {
+fn an_application_that_waits_for_much_at_once_yields_all_the_same() {
     let link = Bottleneck::enter(LINK);
     let (background, to, mut receiver) = download(&link, "cubic");
     sleep(Duration::from_secs(2));
@@ -193,7 +193,7 @@ fn a_window_that_somebody_else_sets_is_left_alone() {
     let taken = receiver.actuator.taken_over().unwrap();
     assert_eq!(taken, [(cookie(&to), Value::Number(30_000))]);
     assert_eq!(
-        link.at_far_end(|| receiver.actuator.revert().unwrap()),
+        link.at_remote_host(|| receiver.actuator.revert().unwrap()),
         1,
         "the callback"
     );

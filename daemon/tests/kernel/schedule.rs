@@ -180,18 +180,19 @@ fn a_refusal_says_why_and_leaves_nothing() {
         deadline: Duration::from_millis(100),
         period: Duration::from_millis(100),
     };
-    let why = bench.give(&sleeper, DEADLINE, &[0]).unwrap_err();
-    assert!(why.contains("1 of "), "{why}");
+    let reason = bench.give(&sleeper, DEADLINE, &[0]).unwrap_err();
+    assert!(reason.contains("1 of "), "{reason}");
     assert!(cpus_of(sleeper.pid()).unwrap().len() > 1, "its CPUs are what they were");
     let mut others = Vec::new();
-    let why = (0..8).find_map(|_| {
+    let reason = (0..8).find_map(|_| {
         others.push(Sleeper::start());
         bench.give(others.last().unwrap(), impossible, &[]).err()
     });
     assert!(
-        why.as_deref()
-            .is_some_and(|why| why.contains("not enough CPU time left")),
-        "{why:?}"
+        reason
+            .as_deref()
+            .is_some_and(|reason| reason.contains("not enough CPU time left")),
+        "{reason:?}"
     );
     assert_eq!(bench.actuator.revert_all().unwrap(), others.len() - 1);
 }
@@ -213,10 +214,10 @@ fn a_group_without_real_time_is_named_where_this_machine_has_such_groups() {
     let refused = bench.give(&sleeper, FIFO, &[]);
     fs::write(format!("{root}/cgroup.procs"), sleeper.pid().to_string()).unwrap();
     fs::remove_dir(&group).unwrap();
-    let why = refused.unwrap_err();
+    let reason = refused.unwrap_err();
     assert!(
-        why.contains("giveway-test-") && why.contains("cpu.rt_runtime_us"),
-        "{why}"
+        reason.contains("giveway-test-") && reason.contains("cpu.rt_runtime_us"),
+        "{reason}"
     );
     bench
         .give(&sleeper, FIFO, &[])

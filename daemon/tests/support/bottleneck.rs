@@ -42,7 +42,7 @@ pub struct Bottleneck {
     relay: Option<JoinHandle<()>>,
     /// The longest wait in the queue since it was last asked for.
     longest_us: Arc<AtomicU64>,
-    /// Takes timestamps away from what the far end receives, as a middlebox may.
+    /// Takes timestamps away from what the remote host receives, as a middlebox may.
     strips: Arc<AtomicBool>,
 }
 
@@ -88,13 +88,13 @@ impl Bottleneck {
 
     /// A connection, from the near end to the far one.
     pub fn connect(&self) -> (TcpStream, TcpStream) {
-        let listener = self.at_far_end(|| TcpListener::bind((FAR, 0)).unwrap());
+        let listener = self.at_remote_host(|| TcpListener::bind((FAR, 0)).unwrap());
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (near, listener.accept().unwrap().0)
     }
 
     /// What is done in the far namespace.
-    pub fn at_far_end<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    pub fn at_remote_host<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let far = || {
             visit(&self.names[1]);
             work()

@@ -87,7 +87,7 @@ impl Lab {
         self.far(|| TcpListener::bind((ip, 0)).unwrap())
     }
 
-    /// Something at the far end that reads whatever comes on one connection; returns its port.
+    /// Something at the remote host that reads whatever comes on one connection; returns its port.
     pub fn reader(&self) -> u16 {
         let listener = self.far_listener(FAR_V4);
         let port = listener.local_addr().unwrap().port();
@@ -98,7 +98,7 @@ impl Lab {
         port
     }
 
-    /// A connection from the near to the far side: (near end, far end).
+    /// A connection from the near to the far side: (near end, remote host).
     pub fn connect(&self, far_ip: &str) -> (TcpStream, TcpStream) {
         pair(&self.far_listener(far_ip))
     }

@@ -115,8 +115,8 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// The guardian of the daemon of this number, as the daemon's lock names it.
-pub fn guardian_of(daemon: u32) -> Option<u32> {
+/// The watchdog of the daemon of this number, as the daemon's lock names it.
+pub fn watchdog_of(daemon: u32) -> Option<u32> {
     let places = fs::read_dir("/run/giveway").ok()?.flatten();
     let locks = places.filter_map(|place| fs::read_to_string(place.path().join("lock")).ok());
     let named = |lock: String| {
@@ -152,7 +152,7 @@ impl Daemon {
         Self::run(&mut Self::command(arguments))
     }
 
-    /// The same, and it ends with the calling thread: where the test is killed, what is the machine's is put back all
+    /// The same, and it ends with the calling thread: where the test is killed, what is the machine's is restored all
     /// the same.
     pub fn start_with_this_thread(arguments: &[&str]) -> Self {
         let mut command = Self::command(arguments);
@@ -201,30 +201,30 @@ impl Daemon {
     }
 
     /// The process that undoes everything when the daemon has died.
-    pub fn guardian(&self) -> u32 {
-        guardian_of(self.0.id()).expect("the lock names the guardian")
+    pub fn watchdog(&self) -> u32 {
+        watchdog_of(self.0.id()).expect("the lock names the watchdog")
     }
 
-    /// Kills it, and waits until its guardian has undone everything and ended; returns how long that took.
+    /// Kills it, and waits until its watchdog has undone everything and ended; returns how long that took.
     pub fn kill(&self) -> Duration {
-        let guardian = Handle::open(self.guardian()).unwrap();
+        let watchdog = Handle::open(self.watchdog()).unwrap();
         let _first = First::of_all();
         self.signal(Signal::SIGKILL);
-        until("the guardian is done", || !guardian.is_alive())
+        until("the watchdog is done", || !watchdog.is_alive())
     }
 
-    /// It and its guardian die at once: nobody is left to undo anything.
+    /// It and its watchdog die at once: nobody is left to undo anything.
     pub fn kill_both(&self) {
-        let guardian = self.guardian();
-        signal(guardian, Signal::SIGSTOP);
+        let watchdog = self.watchdog();
+        signal(watchdog, Signal::SIGSTOP);
         self.signal(Signal::SIGKILL);
-        signal(guardian, Signal::SIGKILL);
+        signal(watchdog, Signal::SIGKILL);
     }
 
-    /// What the queue has counted (`path` is a JSON pointer) by the first pass after this call.
+    /// What the queue has counted (`path` is a JSON pointer) by the first poll after this call.
     pub fn counted(&self, path: &str) -> u64 {
         let asked_ns = now().as_nanos() as u64;
-        await_some("a pass counts", || {
+        await_some("a poll counts", || {
             let queue = &self.status()["queue"];
             let is_new = queue["counted_t_ns"].as_u64()? > asked_ns;
             queue["counters"].pointer(path)?.as_u64().filter(|_| is_new)

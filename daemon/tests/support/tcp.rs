@@ -77,10 +77,10 @@ fn option<T: Default>(stream: &TcpStream, level: i32, name: i32) -> T {
     value
 }
 
-/// The socket's flow in a full walk.
-pub fn walked(monitor: &mut FlowMonitor, stream: &TcpStream) -> Flow {
-    find(&monitor.walk().unwrap(), stream)
-        .expect("the walk shows every connection")
+/// The socket's flow in a full scan.
+pub fn scanned(monitor: &mut FlowMonitor, stream: &TcpStream) -> Flow {
+    find(&monitor.scan().unwrap(), stream)
+        .expect("the scan shows every connection")
         .clone()
 }
 

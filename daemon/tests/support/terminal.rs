@@ -93,7 +93,7 @@ impl Terminal {
 
     /// Waits for the program's end, and looks whether the terminal is as it was: its modes, its screen and its cursor.
     #[track_caller]
-    pub fn is_put_back(&self) -> bool {
+    pub fn is_restored(&self) -> bool {
         self.until("the program has ended", |screen| screen.contains(BACK));
         let read = |name: &str| std::fs::read_to_string(self.0.path().join(name)).unwrap();
         let shown = self

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which processes run at nice 19 and in the idle I/O class, because they are background. Input: verdicts on processes, what
-//! was chosen for one just now, and what became of each request. Output: which to make nice, and which are to get back
+//! was chosen for one just now, and what became of each request. Output: which to renices, and which are to get back
 //! what they had; a bounded number a second, users in turns.
 //!
 //! Only what is said of the process itself counts: a rule that asks for nothing but the process, its own or that of what
@@ -17,9 +17,9 @@ use crate::class::{By, Rules, Verdict};
 use crate::model::{Class, Fingerprint, Nice, Process, ProcessId};
 use crate::turns::Turns;
 
-/// Each costs two walks over its threads, and two system calls a thread.
+/// Each costs two scans over its threads, and two system calls a thread.
 const AT_ONCE: usize = 64;
-/// Of a choice, which is in force for as long as there is a daemon.
+/// Of a choice, which is active for as long as there is a daemon.
 const CHOICE: u32 = 1;
 /// The same of what was set by hand.
 const HAND: u32 = u32::MAX;
@@ -29,7 +29,7 @@ const NICE: &str = "nice 19, idle I/O class";
 pub enum Input {
     /// The outcome of [`Action::Renice`].
     Outcome { process: ProcessId, outcome: Outcome },
-    /// Threads of these processes that were made nice have been set to this by somebody else.
+    /// Threads of these processes that were reniced have been set to this by somebody else.
     Taken(Vec<(ProcessId, u32, String)>),
 }
 
@@ -37,13 +37,13 @@ pub enum Input {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// All threads of this process, and what they start, run at nice 19 and in the idle I/O class for as long as this
-    /// cause is in force; None: it gets back what it had. Answered by an [`Outcome`].
+    /// cause is active; None: it gets back what it had. Answered by an [`Outcome`].
     Renice {
         process: ProcessId,
         cause: Option<u32>,
         reason: Reason,
     },
-    /// The causes that are in force from now on; what was reniced by another gets back what it had.
+    /// The causes that are active from now on; what was reniced by another gets back what it had.
     Causes(BTreeSet<u32>),
 }
 
@@ -64,12 +64,12 @@ pub struct Reniced {
 pub struct Niceness {
     is_on: bool,
     pub dry_run: bool,
-    /// Nothing is made nice for a while.
+    /// Nothing is reniced for a while.
     is_paused: bool,
-    /// Numbers of the rules in force, by their words: lines move when a file is written anew.
+    /// Numbers of the rules active, by their words: lines move when a file is written anew.
     causes: BTreeMap<String, NiceCause>,
     numbered: u32,
-    /// Processes that were made nice for their own sake, and by which cause.
+    /// Processes that were reniced for their own sake, and by which cause.
     held: BTreeMap<ProcessId, u32>,
     pending: BTreeMap<ProcessId, Ask>,
     /// Not yet answered.
@@ -109,38 +109,40 @@ impl Niceness {
         }
     }
 
-    /// These rules are in force from now on. What was made nice by others gets back what it had, whoever started it.
+    /// These rules are active from now on. What was reniced by others gets back what it had, whoever started it.
     pub fn set_rules(&mut self, rules: &Rules) -> Option<Action> {
         let mut before = std::mem::take(&mut self.causes);
-        for (place, why) in rules.background_processes() {
-            let number = before.remove(why).map(|cause| cause.number);
+        for (place, reason) in rules.background_processes() {
+            let number = before.remove(reason).map(|cause| cause.number);
             let number = number.unwrap_or_else(|| {
                 self.numbered += 1;
                 self.numbered
             });
             let place = place.to_owned();
-            self.causes.entry(why.to_owned()).or_insert(NiceCause { number, place });
+            self.causes
+                .entry(reason.to_owned())
+                .or_insert(NiceCause { number, place });
         }
-        self.causes_in_force()
+        self.active_causes()
     }
 
-    fn causes_in_force(&self) -> Option<Action> {
+    fn active_causes(&self) -> Option<Action> {
         let numbers = self.causes.values().map(|cause| cause.number);
-        let in_force = numbers.chain([CHOICE, HAND]).filter(|_| !self.is_paused).collect();
-        (self.is_on && !self.dry_run).then_some(Action::Causes(in_force))
+        let installed = numbers.chain([CHOICE, HAND]).filter(|_| !self.is_paused).collect();
+        (self.is_on && !self.dry_run).then_some(Action::Causes(installed))
     }
 
-    /// What was made nice gets back what it had, as if no rule said anything, until it `is_paused` no longer; then all have to
+    /// What was reniced gets back what it had, as if no rule said anything, until it `is_paused` no longer; then all have to
     /// be judged again. Returns also the changes, for this reason.
-    pub fn pause(&mut self, is_paused: bool, why: &str) -> (Option<Action>, Vec<Change>) {
+    pub fn pause(&mut self, is_paused: bool, reason: &str) -> (Option<Action>, Vec<Change>) {
         self.is_paused = is_paused;
         self.pending.clear();
         let held = std::mem::take(&mut self.held).into_keys();
         let changes = held.map(|id| {
             let values = (NICE.into(), Value::default());
-            change(id, "", values, Reason::of_pause(why), !self.dry_run)
+            change(id, "", values, Reason::of_pause(reason), !self.dry_run)
         });
-        (self.causes_in_force(), changes.collect())
+        (self.active_causes(), changes.collect())
     }
 
     /// What a rule or a choice says of this process itself now. `is`: what giveway has made of it.
@@ -158,7 +160,7 @@ impl Niceness {
             (Some(cause), held) => held != Some(cause),
             (None, Some(_)) => true,
             // It has it from what started it. Where the cause is no more, it gets back what it had anyway.
-            (None, None) => is.is_some_and(|is| verdict.is_some() || self.is_in_force(is.cause)),
+            (None, None) => is.is_some_and(|is| verdict.is_some() || self.is_installed(is.cause)),
         };
         if is_news {
             self.pending.insert(id, ask(process, cause, verdict));
@@ -173,7 +175,7 @@ impl Niceness {
         self.ask(id)
     }
 
-    fn is_in_force(&self, cause: u32) -> bool {
+    fn is_installed(&self, cause: u32) -> bool {
         [CHOICE, HAND].contains(&cause) || self.causes.values().any(|known| known.number == cause)
     }
 
@@ -224,12 +226,12 @@ impl Niceness {
         let ask = self.asked.remove(&id)?;
         let niced = match outcome {
             Ok(niced) => niced,
-            Err(why) => {
+            Err(reason) => {
                 let was_waiting = self.back_off.next().is_some();
                 if !was_waiting {
                     self.back_off.failed(now);
                 }
-                let change = (!was_waiting).then(|| ask.change(id, &Reniced::default(), false, &why));
+                let change = (!was_waiting).then(|| ask.change(id, &Reniced::default(), false, &reason));
                 self.pending.entry(id).or_insert(ask);
                 return change;
             }
@@ -242,11 +244,11 @@ impl Niceness {
             None => drop(self.held.remove(&id)),
         }
         let made = niced.threads > 0 && !self.dry_run;
-        let why = match &niced.left {
-            Some(left) => format!("{}; left as it is: {left}", ask.reason.why),
-            None => ask.reason.why.clone(),
+        let reason = match &niced.left {
+            Some(left) => format!("{}; left as it is: {left}", ask.reason.reason),
+            None => ask.reason.reason.clone(),
         };
-        (made || self.dry_run || niced.left.is_some()).then(|| ask.change(id, &niced, made, &why))
+        (made || self.dry_run || niced.left.is_some()).then(|| ask.change(id, &niced, made, &reason))
     }
 
     /// A process that has it from the one that started it.
@@ -264,16 +266,19 @@ impl Niceness {
         };
         let reason = Reason {
             rule: place?,
-            why: format!("inherited from process {}, which is background", is.by),
+            reason: format!("inherited from process {}, which is background", is.by),
         };
         Some(change(id, "", (Value::default(), NICE.into()), reason, true))
     }
 }
 
 fn ask(process: &Process, cause: Option<u32>, own: Option<&Verdict>) -> Ask {
-    let (rule, why) = match own {
-        Some(own) if cause.is_some() => (own.rule.clone(), own.why.clone()),
-        Some(own) => (own.rule.clone(), format!("it is {} now: {}", own.class.name(), own.why)),
+    let (rule, reason) = match own {
+        Some(own) if cause.is_some() => (own.rule.clone(), own.reason.clone()),
+        Some(own) => (
+            own.rule.clone(),
+            format!("it is {} now: {}", own.class.name(), own.reason),
+        ),
         None => (
             "default".to_owned(),
             "no rule says any more that it is background".to_owned(),
@@ -283,12 +288,12 @@ fn ask(process: &Process, cause: Option<u32>, own: Option<&Verdict>) -> Ask {
         uid: process.uid,
         name: process.exe.clone(),
         cause,
-        reason: Reason { rule, why },
+        reason: Reason { rule, reason },
     }
 }
 
 impl Ask {
-    fn change(&self, id: ProcessId, niced: &Reniced, made: bool, why: &str) -> Change {
+    fn change(&self, id: ProcessId, niced: &Reniced, made: bool, reason: &str) -> Change {
         let before = match niced.before.is_empty() {
             true => Value::default(),
             false => Value::from(niced.before.as_str()),
@@ -299,7 +304,7 @@ impl Ask {
         };
         let reason = Reason {
             rule: self.reason.rule.clone(),
-            why: why.to_owned(),
+            reason: reason.to_owned(),
         };
         change(id, &self.name, values, reason, made)
     }
@@ -307,12 +312,18 @@ impl Ask {
 
 /// Somebody else has set a thread's since.
 pub fn taken(id: ProcessId, tid: u32, now: &str) -> Change {
-    let why = format!("thread {tid}: set by another tool; left alone from now on");
+    let reason = format!("thread {tid}: set by another tool; left alone from now on");
     let rule = "another tool".to_owned();
-    change(id, "", (NICE.into(), now.into()), Reason { rule, why }, true)
+    change(id, "", (NICE.into(), now.into()), Reason { rule, reason }, true)
 }
 
-fn change(id: ProcessId, name: &str, (old, new): (Value, Value), Reason { rule, why }: Reason, made: bool) -> Change {
+fn change(
+    id: ProcessId,
+    name: &str,
+    (old, new): (Value, Value),
+    Reason { rule, reason }: Reason,
+    made: bool,
+) -> Change {
     Change {
         subject: Subject::Process { id },
         name: name.to_owned(),
@@ -320,7 +331,7 @@ fn change(id: ProcessId, name: &str, (old, new): (Value, Value), Reason { rule, 
         old,
         new,
         rule,
-        why,
+        reason,
         made,
     }
 }

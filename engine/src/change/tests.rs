@@ -15,7 +15,7 @@ fn cap(cookie: u64, segments: u32) -> Change {
         old: Value::Unset(()),
         new: Some(segments).into(),
         rule: "fixed".to_owned(),
-        why: "8 devices send".to_owned(),
+        reason: "8 devices send".to_owned(),
         made: true,
     }
 }

@@ -16,14 +16,14 @@ pub enum Input {
     Processes(Vec<Fingerprint>),
     /// The cgroups of containers that have sent something within the last minute, once a second.
     Forwarding(BTreeSet<u64>),
-    /// What is active from now on. The next pass follows it, but not sooner than 0.2 s after the last one that did.
+    /// What is active from now on. The next poll follows it, but not sooner than 0.2 s after the last one that did.
     Active(Vec<Activity>),
     /// The rules for classes, read anew.
     Rules(Arc<Rules>),
     /// The rate limits of commands, all of them.
     CommandLimits(Vec<Limit>),
     /// All that is set by hand from now on, in the order in which it was, and why it has changed.
-    ByHand { all: Vec<SetByHand>, why: String },
+    ByHand { all: Vec<SetByHand>, reason: String },
     /// This class was just chosen for a process, whose program is about to start.
     Chosen { process: ProcessId, choice: Choice },
     /// More is known of what rules ask about: processes that were read before are read again.

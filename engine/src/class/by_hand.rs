@@ -130,7 +130,7 @@ impl SetByHand {
         Word {
             uid: self.uid,
             rule: format!("{command} by uid {}", self.uid),
-            why: format!("{what} by hand for {}", self.target.shown()),
+            reason: format!("{what} by hand for {}", self.target.shown()),
         }
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The class of each flow, judged anew when what it was judged by has changed. Input: rules, flows, their owners, names
 //! of interfaces, flows that were named as background. Output: verdicts, their changes, and what the queue is told.
-//! Bounded: what is looked at in one step, by turns between users; the rest waits for the next pass. How many flows the
+//! Bounded: what is looked at in one step, by turns between users; the rest waits for the next poll. How many flows the
 //! queue is told of is [`super::flow_table`]'s business.
 
 use std::collections::BTreeMap;
@@ -406,7 +406,7 @@ fn take_over(tracked: &mut Tracked, verdict: Verdict, basis: Basis, made: bool) 
         old: Value::from(before.class.name()),
         new: Value::from(verdict.class.name()),
         rule: verdict.rule,
-        why: verdict.why,
+        reason: verdict.reason,
         made,
     })
 }

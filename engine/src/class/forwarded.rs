@@ -149,7 +149,7 @@ fn change_of(path: &Arc<str>, before: Verdict, verdict: &Verdict) -> Change {
         old: Value::from(before.class.name()),
         new: Value::from(verdict.class.name()),
         rule: verdict.rule.clone(),
-        why: verdict.why.clone(),
+        reason: verdict.reason.clone(),
         made: true,
     }
 }

@@ -99,7 +99,7 @@ impl Hand {
         let roots = || sets().filter(|set| set.uid == ROOT);
         let class = sets().find_map(SetByHand::class_word).map(|own| {
             let of_root = roots().find_map(SetByHand::class_word);
-            // The classes stand in the order in which they give way.
+            // The classes stand in the order in which they yield.
             of_root
                 .filter(|(class, _)| own.1.uid != ROOT && *class > own.0)
                 .unwrap_or(own)
@@ -134,7 +134,7 @@ impl ByHandDifference {
     }
 
     /// For this reason; and the subjects of which nothing is set any more.
-    pub fn changes(&self, why: &str, made: bool) -> (Vec<Change>, Vec<Subject>) {
+    pub fn changes(&self, reason: &str, made: bool) -> (Vec<Change>, Vec<Subject>) {
         let same = |all: &[SetByHand], set: &SetByHand| {
             let mut all = all.iter();
             all.find(|other| other.uid == set.uid && other.target.is_same(&set.target))
@@ -152,7 +152,7 @@ impl ByHandDifference {
         }));
         let (mut changes, mut over) = (Vec::new(), Vec::new());
         for (set, before) in pairs {
-            changes.extend(changes_of(&set, before.as_ref(), why, made));
+            changes.extend(changes_of(&set, before.as_ref(), reason, made));
             if set.class.is_none() && set.limit.is_none() {
                 over.push(set.target.subject());
             }
@@ -161,7 +161,7 @@ impl ByHandDifference {
     }
 }
 
-fn changes_of(set: &SetByHand, before: Option<&SetByHand>, why: &str, made: bool) -> impl Iterator<Item = Change> {
+fn changes_of(set: &SetByHand, before: Option<&SetByHand>, reason: &str, made: bool) -> impl Iterator<Item = Change> {
     let class = |of: &SetByHand| of.class.map_or(Value::default(), |class| class.name().into());
     let limit = |of: &SetByHand| {
         of.limit
@@ -182,7 +182,7 @@ fn changes_of(set: &SetByHand, before: Option<&SetByHand>, why: &str, made: bool
             new,
             rule: format!("giveway {command} {verb} by uid {}", set.uid),
             made,
-            why: why.to_owned(),
+            reason: reason.to_owned(),
         })
     };
     settings.into_iter().filter_map(of_setting)

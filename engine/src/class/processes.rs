@@ -91,7 +91,7 @@ impl Processes {
             let (is_nice, names) = (fingerprint.nice.take(), fingerprint.names.take());
             if let Some(known) = self.processes.get_mut(&id) {
                 if known.nice.is_some() != is_nice.is_some() {
-                    // What the kernel has handed on may have to be put back.
+                    // What the kernel has handed on may have to be restored.
                     known.judged = None;
                 }
                 (known.nice, known.names) = (is_nice, names);
@@ -167,7 +167,7 @@ impl Processes {
         self.processes.values_mut().for_each(|known| known.is_asked = false);
     }
 
-    /// What follows from it has been taken back.
+    /// What follows from it has been revoked.
     pub fn judge_again(&mut self) {
         self.processes.values_mut().for_each(|known| known.judged = None);
     }
@@ -194,7 +194,7 @@ impl Processes {
         self.left_out
     }
 
-    /// How many giveway has made nice, or what started them.
+    /// How many giveway has reniced, or what started them.
     pub fn nice(&self) -> usize {
         self.processes.values().filter(|known| known.nice.is_some()).count()
     }

@@ -43,7 +43,7 @@ pub(crate) struct Rule {
     /// It is for what the process starts, too.
     pub children: bool,
     pub place: String,
-    pub why: String,
+    pub reason: String,
 }
 
 /// Where each packet goes decides.
@@ -119,8 +119,8 @@ impl Rules {
 
     /// The rules for a user whom this machine does not have: where each is, and why it holds for nothing.
     pub fn for_nobody(&self) -> impl Iterator<Item = (&str, String)> {
-        let why = |user: &str| format!("holds for nothing here: there is no user `{user}`");
-        self.for_nobody.iter().map(move |(rule, user)| (&**rule, why(user)))
+        let reason = |user: &str| format!("holds for nothing here: there is no user `{user}`");
+        self.for_nobody.iter().map(move |(rule, user)| (&**rule, reason(user)))
     }
 
     pub fn len(&self) -> usize {
@@ -178,13 +178,13 @@ impl Rules {
             let [cgroup, unit] = [&rule.matcher.cgroup, &rule.matcher.unit];
             let is_no_path = |cgroup: &&Glob| !cgroup.to_string().starts_with(['/', '*', '?']);
             let is_no_unit = |unit: &&Glob| !unit.to_string().contains('.') && !unit.to_string().ends_with(['*', '?']);
-            let why = if let Some(cgroup) = cgroup.as_ref().filter(is_no_path) {
+            let reason = if let Some(cgroup) = cgroup.as_ref().filter(is_no_path) {
                 format!("the path of a cgroup begins with /: \"/{cgroup}\" or \"*{cgroup}\"")
             } else {
                 let unit = unit.as_ref().filter(is_no_unit)?;
                 format!("the name of a unit has a suffix: \"{unit}.service\" or \"{unit}.*\"")
             };
-            Some((&*rule.place, why))
+            Some((&*rule.place, reason))
         })
     }
 
@@ -216,7 +216,7 @@ impl Rules {
     /// The rules whose command line begins with the path of a script, which no command line does: where each is, and why.
     /// `is_script`: whether the file of this path is one.
     pub fn by_script(&self, is_script: &dyn Fn(&str) -> bool) -> Vec<(&str, String)> {
-        let why = |rule: &Rule| {
+        let reason = |rule: &Rule| {
             let cmdline = rule.matcher.cmdline.as_ref()?;
             let program = cmdline.program()?;
             let name = program.rsplit('/').next()?;
@@ -236,13 +236,13 @@ impl Rules {
             })
         };
         let rules = self.rules.iter();
-        rules.filter_map(|rule| Some((&*rule.place, why(rule)?))).collect()
+        rules.filter_map(|rule| Some((&*rule.place, reason(rule)?))).collect()
     }
 
     /// Has what [`Self::by_script`] and [`Self::for_nobody`] find among its remarks.
     pub fn note_idle(&mut self, is_script: &dyn Fn(&str) -> bool) {
         let found = self.by_script(is_script).into_iter().chain(self.for_nobody());
-        self.idle_here = found.map(|(rule, why)| (rule.to_owned(), why)).collect();
+        self.idle_here = found.map(|(rule, reason)| (rule.to_owned(), reason)).collect();
     }
 
     /// The rules by a unit of one name: where each is, and which.
@@ -274,32 +274,32 @@ impl Rules {
     /// What of them does nothing, or less than it says, on any machine or as far as was noted: where each is, and why.
     pub fn remarks(&self) -> Vec<(&str, String)> {
         let unreached = self.never_reached().map(|(rule, earlier)| {
-            let why =
+            let reason =
                 format!("never counts: the rule at {earlier}, which comes first, holds for all that it holds for");
-            (rule, why)
+            (rule, reason)
         });
         let without = self
             .without_a_match()
-            .map(|(rule, why)| (rule, format!("holds for nothing: {why}")));
+            .map(|(rule, reason)| (rule, format!("holds for nothing: {reason}")));
         let bare = self.by_bare_name().map(|(rule, name)| {
-            let why = format!(
+            let reason = format!(
                 "holds only for a program that was started as `{name}` alone, without arguments: `cmdline` is matched with \
                  the whole command line (\"{name} *\" or \"*{name}*\")"
             );
-            (rule, why)
+            (rule, reason)
         });
         let lifted = self.lifted_limits().map(|(rule, because)| {
             let by = match rule == because {
                 true => "it asks where a packet goes, and".to_owned(),
                 false => format!("the rule at {because}, which comes first, asks where a packet goes, and"),
             };
-            let why = format!(
+            let reason = format!(
                 "UDP sockets that are not connected do not keep its rate limit: {by} their packets are judged one by one, by \
                  rules for packets alone (`protocol = \"tcp\"` there, or the limit's rule first and without a destination)"
             );
-            (rule, why)
+            (rule, reason)
         });
-        let noted = self.idle_here.iter().map(|(rule, why)| (&**rule, why.clone()));
+        let noted = self.idle_here.iter().map(|(rule, reason)| (&**rule, reason.clone()));
         unreached
             .chain(without)
             .chain(bare)
@@ -315,7 +315,7 @@ impl Rules {
         self.rules
             .iter()
             .filter(is_background)
-            .map(|rule| (&*rule.place, &*rule.why))
+            .map(|rule| (&*rule.place, &*rule.reason))
     }
 
     /// Whether what a process starts inherits by any rule.
@@ -346,9 +346,9 @@ impl Rules {
         }
         Some(Verdict {
             by: By::Inheritance,
-            why: format!(
+            reason: format!(
                 "inherited from {} ({}): {}",
-                inherited.name, inherited.from.pid, rule.why
+                inherited.name, inherited.from.pid, rule.reason
             ),
             ..rule.verdict()
         })
@@ -396,7 +396,7 @@ impl Rules {
             {
                 let verdict = Verdict {
                     rule: rule.place.clone(),
-                    why: format!("where each packet goes decides ({})", rule.why),
+                    reason: format!("where each packet goes decides ({})", rule.reason),
                     ..Verdict::default()
                 };
                 let may_match =
@@ -475,7 +475,7 @@ impl Rule {
         let matcher = Matcher::new(&rule.conditions, uid);
         let rates = rates_of(rule);
         let limited = (!rates.is_none()).then(|| format!("; all its flows together {}", rates.shown()));
-        let why = match &rule.reason {
+        let reason = match &rule.reason {
             Some(reason) => format!("{reason} ({})", matcher.shown()),
             None => matcher.shown(),
         } + &limited.unwrap_or_default();
@@ -483,12 +483,12 @@ impl Rule {
         let made = Self {
             rates,
             number,
-            id: id_of(class, &why),
+            id: id_of(class, &reason),
             children: rule.children,
             class,
             matcher,
             place,
-            why,
+            reason,
         };
         if !made.children && !made.names_process() {
             return Err(
@@ -524,8 +524,8 @@ fn rates_of(rule: &ClassRule) -> Rates {
 }
 
 /// FNV-1a.
-fn id_of(class: Class, why: &str) -> RuleId {
-    let bytes = class.name().bytes().chain([0]).chain(why.bytes());
+fn id_of(class: Class, reason: &str) -> RuleId {
+    let bytes = class.name().bytes().chain([0]).chain(reason.bytes());
     let id = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -538,7 +538,7 @@ impl Rule {
             class: self.class,
             by: By::Rule,
             rule: self.place.clone(),
-            why: self.why.clone(),
+            reason: self.reason.clone(),
             limits: self.treatment().limits,
         }
     }

@@ -19,10 +19,10 @@ pub(super) type RuleLines = (String, Vec<(usize, ClassRule)>);
 
 impl Source {
     pub(super) fn text(&self) -> Result<&str, Located> {
-        self.text.as_deref().map_err(|why| Located {
+        self.text.as_deref().map_err(|reason| Located {
             file: self.path.clone(),
             line: None,
-            problem: why.clone(),
+            problem: reason.clone(),
         })
     }
 }

@@ -144,7 +144,7 @@ fn the_reason_names_the_rate_limit_also_where_the_rule_gives_not_the_class() {
             named,
             ..seen(Some(&process))
         };
-        judge(&rules, &seen).why
+        judge(&rules, &seen).reason
     };
     assert_eq!(of(None), "port 443; all its flows together send at most 0.5 Mbit/s");
     let named = of(Some("uid 1000"));
@@ -181,10 +181,10 @@ fn of_a_rules_and_a_commands_rate_limit_the_smaller_counts_where_root_chose_it_a
         let verdict = judge(&rules, &seen(Some(&process)));
         assert_eq!(verdict.limits.up, Some(expected), "uid {uid}, {mbit} Mbit/s");
         assert_eq!(
-            verdict.why.ends_with("holds in place of the command's own"),
+            verdict.reason.ends_with("holds in place of the command's own"),
             expected == of_rule,
             "{}",
-            verdict.why
+            verdict.reason
         );
     }
 }
@@ -196,12 +196,12 @@ fn a_rule_limits_each_direction_and_a_key_for_one_beats_the_one_for_both() {
         let verdict = judge(&rules, &seen(None));
         let rates = rules.limits().first().map(|limit| limit.rates).unwrap_or_default();
         assert_eq!(verdict.limits, rates.numbered(1), "{keys}");
-        (rates.up, rates.down, verdict.why)
+        (rates.up, rates.down, verdict.reason)
     };
     let both = rates("rate_limit_mbit = 8");
     assert_eq!((both.0, both.1), (Some(1_000_000), Some(1_000_000)));
-    let why = "port 443; all its flows together send at most 8 Mbit/s and receive at most 8 Mbit/s";
-    assert_eq!(both.2, why);
+    let reason = "port 443; all its flows together send at most 8 Mbit/s and receive at most 8 Mbit/s";
+    assert_eq!(both.2, reason);
     let apart = rates("rate_limit_mbit = 8\ndownload_limit_mbit = 0.8");
     assert_eq!((apart.0, apart.1), (Some(1_000_000), Some(100_000)));
     let down = rates("download_limit_mbit = 0.8");
@@ -233,7 +233,7 @@ fn of_a_rule_and_a_command_each_may_limit_another_direction() {
     for uid in [0, UNPRIVILEGED] {
         let verdict = judge(&rules, &seen(Some(&chosen(uid, down))));
         assert_eq!((verdict.limits.up, verdict.limits.down), (Some(1), Some(COMMANDS)));
-        assert!(verdict.why.contains("receive at most"), "{}", verdict.why);
+        assert!(verdict.reason.contains("receive at most"), "{}", verdict.reason);
     }
     let roots = chosen(0, Rates { up: Some(1), ..down });
     assert_eq!(
@@ -316,10 +316,10 @@ fn a_command_has_the_rate_limit_that_was_asked_for_it_unless_a_rule_has_another(
     assert_eq!((verdict.class, verdict.limits.up), (Class::Bulk, Some(48)));
     assert!(
         verdict
-            .why
+            .reason
             .ends_with("; all of it may together send at most 0.5 Mbit/s"),
         "{}",
-        verdict.why
+        verdict.reason
     );
     let rules = rules("[[rule]]\nuser = \"robot\"\nclass = \"background\"\nupload_limit_mbit = 5.0\n");
     assert_eq!(judge(&rules, &seen(Some(&process))).limits.up, Some(1));
@@ -333,7 +333,7 @@ fn the_verdict_names_file_line_reason_and_conditions() {
     let verdict = judge(&rules(text), &seen(Some(&process)));
     assert_eq!((verdict.class, verdict.by), (Class::Background, By::Rule));
     assert_eq!(verdict.rule, "/etc/a.toml:2");
-    assert_eq!(verdict.why, "backups can wait (exe /usr/bin/restic, port 443)");
+    assert_eq!(verdict.reason, "backups can wait (exe /usr/bin/restic, port 443)");
 }
 
 #[test]
@@ -494,8 +494,8 @@ fn a_rule_for_a_user_who_is_unknown_holds_for_nothing_and_costs_no_other() {
         rules("[[rule]]\nuser = \"nobody-here\"\nclass = \"background\"\n[[rule]]\nport = 443\nclass = \"bulk\"\n");
     assert_eq!(class_by(&rules, &seen(None)), (Class::Bulk, "/etc/a.toml:4".to_owned()));
     rules.note_idle(&|_| false);
-    let why = "holds for nothing here: there is no user `nobody-here`".to_owned();
-    assert_eq!(rules.remarks(), [("/etc/a.toml:1", why)]);
+    let reason = "holds for nothing here: there is no user `nobody-here`".to_owned();
+    assert_eq!(rules.remarks(), [("/etc/a.toml:1", reason)]);
 }
 
 #[test]
@@ -581,7 +581,7 @@ fn evidence_lowers_and_each_kind_has_its_name() {
 }
 
 #[test]
-fn of_what_sends_to_anyone_rules_decide_up_to_the_first_on_the_far_end_that_may_match() {
+fn of_what_sends_to_anyone_rules_decide_up_to_the_first_on_the_remote_host_that_may_match() {
     let process = backup();
     let mut udp = seen(Some(&process));
     (udp.ends.protocol, udp.sends_anywhere) = (Protocol::Udp, true);
@@ -599,7 +599,7 @@ fn of_what_sends_to_anyone_rules_decide_up_to_the_first_on_the_far_end_that_may_
         assert_eq!((verdict.class, verdict.by), (class, by), "{before}");
     }
     let verdict = judge(&rules(&of_port("")), &udp);
-    assert_eq!(verdict.why, "where each packet goes decides (port 443)");
+    assert_eq!(verdict.reason, "where each packet goes decides (port 443)");
     assert_eq!(
         judge(&rules(&(of_program.to_owned() + &of_port(""))), &udp).class,
         Class::Background
@@ -914,7 +914,7 @@ fn a_command_line_that_begins_with_a_script_is_told_with_what_matches_it() {
         let mut rules = rules(&format!("[[rule]]\ncmdline = \"{cmdline}\"\nclass = \"background\"\n"));
         rules.note_idle(&|path| path == "/srv/backup.sh");
         let remarks = rules.remarks().into_iter();
-        remarks.map(|(_, why)| why).collect::<Vec<_>>().join("; ")
+        remarks.map(|(_, reason)| reason).collect::<Vec<_>>().join("; ")
     };
     assert_eq!(
         told("/srv/backup.sh"),
@@ -950,7 +950,9 @@ fn a_command_line_that_is_a_bare_name_is_told() {
     let told = |cmdline: &str| {
         let rules = rules(&format!("[[rule]]\ncmdline = \"{cmdline}\"\nclass = \"background\"\n"));
         let remarks = rules.remarks();
-        remarks.iter().any(|(_, why)| why.contains("alone, without arguments"))
+        remarks
+            .iter()
+            .any(|(_, reason)| reason.contains("alone, without arguments"))
     };
     assert!(told("rsync"));
     for whole in ["*rsync*", "rsync *", "rsync -a /home", "/usr/bin/daemon", "rsync?"] {

@@ -34,7 +34,7 @@ struct UnitRule {
     download_mbit: Option<f64>,
 }
 
-/// The last word on each unit, key by key; an empty one takes back what was said before. Templates come last: what is said of one
+/// The last word on each unit, key by key; an empty one revokes what was said before. Templates come last: what is said of one
 /// unit counts more.
 pub(super) fn rules(files: Vec<UnitFile>) -> Vec<Result<RuleLines, Located>> {
     let (mut said, mut all) = (BTreeMap::new(), Vec::new());

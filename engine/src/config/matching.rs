@@ -18,7 +18,7 @@ pub enum Presence {
 pub struct Matching {
     pub accepts: &'static [(&'static str, Presence)],
     /// Why it can enforce no others.
-    pub why: &'static str,
+    pub reason: &'static str,
     /// What to do in place of a condition on the process, and on the ends of its packets.
     pub instead_of_process: &'static str,
     pub instead_of_ends: &'static str,
@@ -35,7 +35,7 @@ impl Matching {
         ConfigError::CannotMatch {
             table,
             condition: condition.to_owned(),
-            why: self.why,
+            reason: self.reason,
             instead,
         }
     }

@@ -33,13 +33,13 @@ pub struct Config {
     pub queue: QueueSection,
     pub group: Group,
     pub control: Control,
-    pub realtime_limits: RealtimeLimits,
+    pub priority_limits: PriorityLimitsSection,
     pub receive: ReceiveSection,
     pub classes: ClassesSection,
     pub marks: MarksSection,
     pub deadline: Vec<Deadline>,
     pub background: Vec<Background>,
-    pub realtime: Vec<RealtimeRule>,
+    pub priority: Vec<PrioritySection>,
     pub grant: Vec<GrantRule>,
     pub chain: Vec<Chain>,
     pub rule: Vec<ClassRule>,
@@ -53,7 +53,7 @@ pub(super) const TOP_KEYS: &[ConfigKey] = &[
     ),
     key!(
         ["In place of `interface`: several managed interfaces, at most 8. The first is that of the access point: its cap, its"]
-        ["neighbours and [receive] are of that one."]
+        ["peers and [receive] are of that one."]
         interfaces: Vec<String> = Vec::new(), [] []
     ),
 ];
@@ -66,13 +66,13 @@ pub(super) const SECTIONS: &[Section] = &[
     Section::of::<QueueSection>("queue"),
     Section::of::<Group>("group"),
     Section::of::<Control>("control"),
-    Section::of::<RealtimeLimits>("realtime_limits"),
+    Section::of::<PriorityLimitsSection>("priority_limits"),
     Section::of::<ReceiveSection>("receive"),
     Section::of::<ClassesSection>("classes"),
     Section::of::<MarksSection>("marks"),
     Section::list_of::<Deadline>("deadline"),
     Section::list_of::<Background>("background"),
-    Section::list_of::<RealtimeRule>("realtime"),
+    Section::list_of::<PrioritySection>("priority"),
     Section::list_of::<GrantRule>("grant"),
     Section::list_of::<Chain>("chain"),
     Section::list_of::<ClassRule>("rule"),
@@ -98,10 +98,10 @@ const LONGEST_US: u32 = 10_000_000;
 section! {
     /// Which sockets are looked at, and how often.
     Monitor {
-        /// Passes a second over the sockets that were active since the last one.
-        passes_per_second: u32 = 10, in 1..=100;
-        /// Seconds between two walks over all sockets.
-        full_walk_s: u32 = 10, in 1..=3600;
+        /// Polls a second over the sockets that were active since the last one.
+        polls_per_second: u32 = 10, in 1..=100;
+        /// Seconds between two scans over all sockets.
+        full_scan_s: u32 = 10, in 1..=3600;
     }
 }
 
@@ -113,12 +113,12 @@ pub enum CapPolicyName {
     #[default]
     Auto,
     Fixed,
-    /// The capacity is found from what all devices get.
-    Found,
+    /// The capacity is estimated from what all devices get.
+    Estimated,
     None,
 }
 
-/// What the policy "found" gives up for what.
+/// What the policy "estimated" gives up for what.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Prefer {
@@ -131,9 +131,9 @@ pub enum Prefer {
 section! {
     /// The cap on cwnd. Without a group key and without a number nothing is capped.
     Cap {
-        /// "auto", "fixed" (one capacity, shared equally by the devices that send), "found" (the capacity is found from what
+        /// "auto", "fixed" (one capacity, shared equally by the devices that send), "estimated" (the capacity is estimated from what
         /// all devices get) or "none" (watch only).
-        /// "auto" is "fixed" where capacity_mbit or fixed_segments is given; else, where [group] has a key_file, "found" while
+        /// "auto" is "fixed" where capacity_mbit or fixed_segments is given; else, where [group] has a key_file, "estimated" while
         /// another device of the group is there; else "none".
         policy: CapPolicyName = CapPolicyName::Auto;
         /// What the access point really carries, Mbit/s with TCP and IP headers; it depends on the place.
@@ -146,11 +146,11 @@ section! {
         rtt_ms: Option<u32> = None, example 256, in 1..=60_000;
         /// One cap for every sender, segments, in place of the formula: for experiments.
         fixed_segments: Option<u32> = None, example 30, in 4..=1_000_000;
-        /// With policy "found", while limits are in force: "balanced" aims at a smoothed RTT of at most 1.25 of the minimum, or
+        /// With policy "estimated", while limits are active: "balanced" aims at a smoothed RTT of at most 1.25 of the minimum, or
         /// 15 ms above it where that is more, "delay" at 1.1, or 5 ms; "throughput" at the same as "balanced", and gives
         /// limits up as soon as they cost throughput.
         prefer: Prefer = Prefer::Balanced;
-        /// With policy "found": whatever the neighbours say, a connection that has its device's share to itself may send
+        /// With policy "estimated": whatever the peers say, a connection that has its device's share to itself may send
         /// this much, Mbit/s.
         floor_mbit: f64 = 0.1, in 0.0..=1e6;
     }
@@ -163,7 +163,7 @@ impl Config {
             CapPolicyName::Auto if self.cap.capacity_mbit.is_some() || self.cap.fixed_segments.is_some() => {
                 CapPolicyName::Fixed
             }
-            CapPolicyName::Auto if self.group.key_file.is_some() => CapPolicyName::Found,
+            CapPolicyName::Auto if self.group.key_file.is_some() => CapPolicyName::Estimated,
             CapPolicyName::Auto => CapPolicyName::None,
             given => given,
         }
@@ -175,14 +175,14 @@ impl Config {
 pub enum RateMbit {
     Fixed(f64),
     /// `"auto"`
-    Found,
+    Estimated,
 }
 
 impl Serialize for RateMbit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Fixed(mbit) => serializer.serialize_f64(*mbit),
-            Self::Found => serializer.serialize_str(AUTO),
+            Self::Estimated => serializer.serialize_str(AUTO),
         }
     }
 }
@@ -211,7 +211,7 @@ impl<'de> Deserialize<'de> for RateMbit {
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<RateMbit, E> {
                 match text {
-                    AUTO => Ok(RateMbit::Found),
+                    AUTO => Ok(RateMbit::Estimated),
                     _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
                 }
             }
@@ -231,7 +231,7 @@ section! {
         /// 20 s, once TCP has measured it for 10 (docs/link-rate.md). Not beside several `interfaces`: each has its own, in
         /// [[uplink]].
         rate_mbit: Option<RateMbit> = None, example 20.0, in 0.01..=400_000;
-        /// What it really carries towards this machine, Mbit/s. With it bulk and background that arrive give way to all else
+        /// What it really carries towards this machine, Mbit/s. With it bulk and background that arrive yield to all else
         /// that does (docs/downloads.md). Not beside several `interfaces`, either.
         download_rate_mbit: Option<f64> = None, example 50.0, in 0.01..=10_000;
         /// Bytes that each packet takes beyond its own. Without it 24 on wired Ethernet (preamble, FCS, gap), 0
@@ -278,7 +278,7 @@ pub enum LocalTraffic {
 pub enum BackendName {
     #[default]
     Auto,
-    Qdisc,
+    Bpf,
     Htb,
     None,
 }
@@ -304,10 +304,10 @@ section! {
         /// Drop what is too late all the same ("qdisc" only).
         drop_late: bool = true;
         /// Hold background packets while the CPU runs something more important ("qdisc" only).
-        gate: bool = true;
+        cpu_gate: bool = true;
         /// What background gets though it should wait, kbit/s, so that its connections live on. Without it 0.5% of the
         /// rate and at most 100; 10 where no rate is known. 0: nothing.
-        trickle_kbit: Option<u32> = None, example 10, in 0..=1_000_000;
+        background_min_kbit: Option<u32> = None, example 10, in 0..=1_000_000;
         /// What an application has marked as a call or as live video (DSCP EF, VA, CS5, AF4x, CS4) goes before what waits,
         /// up to a quarter of the rate for each user (docs/classes.md). Off: such a mark says nothing here.
         call_marks: bool = true;
@@ -346,7 +346,7 @@ section! {
 
 section! {
     /// What keeps the machine answering, whatever the rules give.
-    RealtimeLimits {
+    PriorityLimitsSection {
         /// No priority above this one; the kernel's interrupt threads are 50, giveway's own thread 49.
         max_priority: u32 = 48, in 1..=CEILING;
         /// Threads that have real-time priority at once.
@@ -355,8 +355,8 @@ section! {
         total_percent: u32 = 80, in 1..=95;
         /// The time over which budgets are counted, ms.
         window_ms: u32 = 500, in 200..=10_000;
-        /// A thread without real-time priority must run on each CPU so often, ms; else every grant is taken back.
-        canary_ms: u32 = 400, in 100..=10_000;
+        /// A thread without real-time priority must run on each CPU so often, ms; else every grant is revoked.
+        starvation_ms: u32 = 400, in 100..=10_000;
         /// `giveway exec` sets RLIMIT_RTTIME to this: a thread that computes for so long without a pause gets SIGXCPU, ms.
         rttime_ms: u32 = 1000, in 10..=60_000;
     }
@@ -381,7 +381,7 @@ section! {
 
 const DEADLINE: Matching = Matching {
     accepts: &[("protocol", Presence::Else("udp")), ("port", Presence::Must)],
-    why: "a deadline is looked up by the packet's protocol and remote port only",
+    reason: "a deadline is looked up by the packet's protocol and remote port only",
     instead_of_process: "the program can give its packets a deadline itself (SO_TXTIME, see docs/queue.md)",
     instead_of_ends: "leave it out, so that the rule holds for every packet to `port`",
 };
@@ -404,7 +404,7 @@ const BACKGROUND: Matching = Matching {
         ("port", Presence::Must),
         ("local_port", Presence::May),
     ],
-    why: "background flows are told apart by address and port only",
+    reason: "background flows are told apart by address and port only",
     instead_of_process: "run the program at nice 19 (`Nice=19` in its unit), and its sockets are background",
     instead_of_ends: "leave it out: UDP and TCP are matched alike",
 };
@@ -440,7 +440,7 @@ const REALTIME: Matching = Matching {
         ("unit", Presence::May),
         ("cgroup", Presence::May),
     ],
-    why: "a process is matched when it starts, before it has sent anything",
+    reason: "a process is matched when it starts, before it has sent anything",
     instead_of_process: "leave it out",
     instead_of_ends: "[[chain]] gives priority to the threads that answer on a local_port",
 };
@@ -448,7 +448,7 @@ const REALTIME: Matching = Matching {
 section! {
     /// Processes that get real-time priority as soon as they are started. All conditions that are given must hold; the
     /// first rule that matches counts. Without `user` the executable must be root's, and writable by nobody else.
-    RealtimeRule matching Conditions as REALTIME {
+    PrioritySection matching Conditions as REALTIME {
         /// What `why` calls it; without it its number in this file.
         name: Option<String> = None, example "camera";
         /// "fifo", "rr" or "deadline".
@@ -471,7 +471,7 @@ section! {
 }
 
 section! {
-    /// What users other than root may ask for, by `giveway exec --realtime` and `giveway realtime add`, for their own
+    /// What users other than root may ask for, by `giveway exec --priority` and `giveway priority add`, for their own
     /// processes. The first [[grant]] that matches a user counts; without one they may ask for nothing.
     GrantRule {
         /// A user's name or number; without it, with `group`, each of its members.
@@ -493,8 +493,8 @@ const CHAIN: Matching = Matching {
         ("local_port", Presence::Must),
         ("user", Presence::Else("root")),
     ],
-    why: "a service is told by its protocol, local port and user only",
-    instead_of_process: "[[realtime]] matches processes by it",
+    reason: "a service is told by its protocol, local port and user only",
+    instead_of_process: "[[priority]] matches processes by it",
     instead_of_ends: "the service's own port is `local_port`, and requests from everywhere are served",
 };
 
@@ -526,12 +526,12 @@ section! {
         /// Of the five classes, those that users other than root may choose for their own programs (`giveway exec --class`).
         users_may_choose: Vec<Class> = vec![Class::Bulk, Class::Background];
         /// While somebody works at a seat of this machine (systemd-logind's active session), bulk outside of that session
-        /// and its user's app.slice counts as background. Off: only `giveway active` says what is active.
+        /// and its user's app.slice counts as background. Off: only `giveway focus` says what is active.
         follow_sessions: bool = true;
-        /// Background connections get a congestion control that gives way to all others on their path, wherever that is
+        /// Background connections get a congestion control that yields to all others on their path, wherever that is
         /// narrow (docs/background.md), for as long as they are background. Off: they keep theirs.
         congestion_control: bool = true;
-        /// What background connections receive gives way too, by the window that they offer (docs/background.md). Off:
+        /// What background connections receive yields too, by the window that they offer (docs/background.md). Off:
         /// their windows are as the kernel and the application make them.
         receive_window: bool = true;
         /// Processes that are background by a rule on the process or by choice, whatever they send, run at nice 19 and in
@@ -572,7 +572,7 @@ const RULE: Matching = Matching {
         ("dscp", Presence::May),
         ("interface", Presence::May),
     ],
-    why: "a class is given to a flow and its process",
+    reason: "a class is given to a flow and its process",
     instead_of_process: "leave it out",
     instead_of_ends: "leave it out",
 };

@@ -31,7 +31,7 @@ fn sections_differ_by_what_they_say_and_rules_are_none() {
 }
 
 #[test]
-fn every_default_in_the_default_file_is_the_one_in_force() {
+fn every_default_in_the_default_file_is_the_one_installed() {
     // Keys without a default show an example; uncommenting any line must at least be valid.
     let uncommented: String = Config::default_file()
         .lines()
@@ -61,7 +61,10 @@ fn every_default_in_the_default_file_is_the_one_in_force() {
         (Some(100), Some(5.0))
     );
     assert_eq!(
-        (config.queue.user_percent.take(), config.queue.trickle_kbit.take()),
+        (
+            config.queue.user_percent.take(),
+            config.queue.background_min_kbit.take()
+        ),
         (Some(25), Some(10))
     );
     assert_eq!(
@@ -75,7 +78,7 @@ fn every_default_in_the_default_file_is_the_one_in_force() {
         ),
         (5005, Some(5006))
     );
-    assert_eq!(config.realtime[0].conditions.user.as_deref(), Some("robot"));
+    assert_eq!(config.priority[0].conditions.user.as_deref(), Some("robot"));
     assert_eq!(config.grant[0].max_priority, 10);
     assert_eq!(
         (config.chain[0].conditions.local_port(), config.chain[0].budget_ms),
@@ -86,7 +89,7 @@ fn every_default_in_the_default_file_is_the_one_in_force() {
         uplink: Vec::new(),
         deadline: Vec::new(),
         background: Vec::new(),
-        realtime: Vec::new(),
+        priority: Vec::new(),
         grant: Vec::new(),
         chain: Vec::new(),
         rule: Vec::new(),
@@ -100,7 +103,7 @@ fn without_a_policy_a_number_decides_and_then_the_groups_key() {
     const KEY: &str = "[group]\nkey_file = \"/etc/giveway/group.key\"\n";
     for (text, policy) in [
         (String::new(), CapPolicyName::None),
-        (KEY.to_owned(), CapPolicyName::Found),
+        (KEY.to_owned(), CapPolicyName::Estimated),
         (format!("[cap]\ncapacity_mbit = 20\n{KEY}"), CapPolicyName::Fixed),
         (format!("[cap]\nfixed_segments = 30\n{KEY}"), CapPolicyName::Fixed),
         ("[cap]\ncapacity_mbit = 20\n".to_owned(), CapPolicyName::Fixed),
@@ -120,7 +123,7 @@ fn several_interfaces_are_named_once_and_each_with_its_own_rate() {
         (2, Some(RateMbit::Fixed(8.0)))
     );
     let nine = (0..9).map(|n| format!("\"veth{n}\",")).collect::<String>();
-    for (wrong, why) in [
+    for (wrong, reason) in [
         (format!("interface = \"wlan0\"\n{both}"), "beside `interface`"),
         (format!("interfaces = [{nine}]"), "at most 8 interfaces"),
         ("interfaces = [\"wlan0\", \"wlan0\"]".to_owned(), "only once"),
@@ -136,7 +139,7 @@ fn several_interfaces_are_named_once_and_each_with_its_own_rate() {
             "not among the managed interfaces",
         ),
     ] {
-        assert!(error(&wrong).contains(why), "{}", error(&wrong));
+        assert!(error(&wrong).contains(reason), "{}", error(&wrong));
     }
     // `--interface` names fewer than the file.
     let fewer = Config {
@@ -152,7 +155,7 @@ fn a_port_is_named_once_for_each_protocol() {
         "chain" => format!("[[chain]]\nlocal_port = 5\nbudget_ms = 5\nprotocol = \"{protocol}\"\n"),
         _ => format!("[[deadline]]\nport = 5\nprotocol = \"{protocol}\"\n"),
     };
-    for (kind, why) in [
+    for (kind, reason) in [
         (
             "deadline",
             "`deadline.port`: must be named by one [[deadline]] of its protocol only",
@@ -163,7 +166,7 @@ fn a_port_is_named_once_for_each_protocol() {
         ),
     ] {
         assert!(Config::parse(&(entry(kind, "udp") + &entry(kind, "tcp"))).is_ok());
-        assert_eq!(error(&(entry(kind, "udp") + &entry(kind, "udp"))), why);
+        assert_eq!(error(&(entry(kind, "udp") + &entry(kind, "udp"))), reason);
     }
 }
 
@@ -225,8 +228,8 @@ fn what_is_refused_is_told_with_what_to_write() {
 fn what_is_no_toml_is_told_with_what_to_write() {
     for (text, ends) in [
         (
-            "[cap]\npolicy=found # it",
-            "not TOML: text needs quotes: write policy = \"found\"",
+            "[cap]\npolicy=fixed # it",
+            "not TOML: text needs quotes: write policy = \"fixed\"",
         ),
         (
             "interface = wlan0\n",
@@ -308,10 +311,10 @@ fn a_range_of_ports_is_refused_as_such() {
 
 #[test]
 fn a_value_out_of_range_names_the_range() {
-    let error = Config::parse("[monitor]\npasses_per_second = 0")
+    let error = Config::parse("[monitor]\npolls_per_second = 0")
         .unwrap_err()
         .to_string();
-    assert_eq!(error, "`monitor.passes_per_second`: must be from 1 to 100");
+    assert_eq!(error, "`monitor.polls_per_second`: must be from 1 to 100");
 }
 
 #[test]
@@ -417,49 +420,49 @@ fn no_line_of_the_default_file_is_wider_than_100_columns() {
     for line in Config::default_file().lines() {
         assert!(line.chars().count() <= 100, "{line}");
     }
-    assert!(Config::default_file().contains("From 1 to 100.\n#passes_per_second = 10\n"));
+    assert!(Config::default_file().contains("From 1 to 100.\n#polls_per_second = 10\n"));
 }
 
 #[test]
 fn what_was_not_read_from_text_is_checked_as_strictly() {
     assert_eq!(Config::default().check(), Ok(()));
-    let rule = |change: fn(&mut RealtimeRule)| {
-        let mut rule = RealtimeRule {
+    let rule = |change: fn(&mut PrioritySection)| {
+        let mut rule = PrioritySection {
             conditions: Conditions {
                 user: Some("robot".to_owned()),
                 ..Conditions::default()
             },
-            ..RealtimeRule::default()
+            ..PrioritySection::default()
         };
         change(&mut rule);
         let config = Config {
-            realtime: vec![rule],
+            priority: vec![rule],
             ..Config::default()
         };
         config.check().map_err(|error| error.to_string())
     };
     assert_eq!(rule(|_| ()), Ok(()));
     let too_many = rule(|rule| rule.max_tasks = 4097).unwrap_err();
-    assert_eq!(too_many, "`realtime.max_tasks`: must be from 1 to 4096");
+    assert_eq!(too_many, "`priority.max_tasks`: must be from 1 to 4096");
     assert!(
         rule(|rule| rule.conditions.user = None)
             .unwrap_err()
-            .contains("realtime.exe")
+            .contains("priority.exe")
     );
     let control = rule(|rule| rule.name = Some("\x1b[2J".to_owned())).unwrap_err();
-    assert_eq!(control, "`realtime.name`: must not contain control characters");
+    assert_eq!(control, "`priority.name`: must not contain control characters");
     let port = rule(|rule| rule.conditions.port = Some(443)).unwrap_err();
-    assert!(port.starts_with("`[[realtime]]` cannot match `port`"), "{port}");
+    assert!(port.starts_with("`[[priority]]` cannot match `port`"), "{port}");
 }
 
 #[test]
 fn a_rule_is_the_same_after_its_way_over_the_control_socket() {
     let sent = r#"{"name":"camera","exe":"/usr/bin/camera","user":null,"policy":"rr","priority":7}"#;
-    let rule: RealtimeRule = serde_json::from_str(sent).unwrap();
+    let rule: PrioritySection = serde_json::from_str(sent).unwrap();
     assert_eq!(rule.conditions.exe.as_deref(), Some("/usr/bin/camera"));
     assert_eq!((rule.priority, rule.max_tasks), (7, 32));
     let text = serde_json::to_string(&rule).unwrap();
-    assert_eq!(serde_json::from_str::<RealtimeRule>(&text).unwrap(), rule);
+    assert_eq!(serde_json::from_str::<PrioritySection>(&text).unwrap(), rule);
 }
 
 #[test]
@@ -527,10 +530,10 @@ fn chains_together_leave_a_fifth_of_a_cpu() {
     let chain = |port: u16| format!("[[chain]]\nlocal_port = {port}\nbudget_ms = 5\n");
     assert!(Config::parse(&[1, 2].map(chain).concat()).is_ok());
     assert!(error(&[1, 2, 3].map(chain).concat()).contains("80 percent of a CPU"));
-    let above = "[realtime_limits]\nmax_priority = 30\n".to_owned() + &chain(1);
+    let above = "[priority_limits]\nmax_priority = 30\n".to_owned() + &chain(1);
     assert_eq!(
         error(&above),
-        "`chain.priority`: must be from 1 to realtime_limits.max_priority"
+        "`chain.priority`: must be from 1 to priority_limits.max_priority"
     );
 }
 
@@ -601,7 +604,7 @@ fn a_rule_has_the_conditions_that_count_where_none_are_given() {
 fn a_rate_is_a_number_or_is_found() {
     let rate = |text: &str| Config::parse(&format!("[link]\nrate_mbit = {text}")).map(|config| config.link.rate_mbit);
     assert_eq!(rate("8").unwrap(), Some(RateMbit::Fixed(8.0)));
-    assert_eq!(rate("\"auto\"").unwrap(), Some(RateMbit::Found));
+    assert_eq!(rate("\"auto\"").unwrap(), Some(RateMbit::Estimated));
     for wrong in ["\"fast\"", "true", "0.001"] {
         assert!(rate(wrong).is_err(), "{wrong}");
     }

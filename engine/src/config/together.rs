@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{
-    CapPolicyName, Conditions, Config, ConfigError, MOST_LINKS, RealtimeRule, SchedPolicyName, UplinkSection, wrong,
+    CapPolicyName, Conditions, Config, ConfigError, MOST_LINKS, PrioritySection, SchedPolicyName, UplinkSection, wrong,
 };
 use crate::matcher::{Glob, Matcher};
 
@@ -33,7 +33,7 @@ fn is_twice<T: Ord>(all: &[T]) -> bool {
 
 impl Config {
     pub(super) fn check_together(&self) -> Result<(), ConfigError> {
-        let (cap, limits) = (&self.cap, &self.realtime_limits);
+        let (cap, limits) = (&self.cap, &self.priority_limits);
         require(
             cap.policy != CapPolicyName::Fixed || cap.capacity_mbit.is_some() || cap.fixed_segments.is_some(),
             "cap.policy",
@@ -58,7 +58,7 @@ impl Config {
             "must be given, or else group",
         )?;
         let priorities = [
-            ("realtime.priority", self.realtime.iter().map(|r| r.priority).max()),
+            ("priority.priority", self.priority.iter().map(|r| r.priority).max()),
             ("grant.max_priority", self.grant.iter().map(|g| g.max_priority).max()),
             ("chain.priority", self.chain.iter().map(|c| c.priority).max()),
         ];
@@ -66,7 +66,7 @@ impl Config {
             require(
                 highest.is_none_or(|highest| highest <= limits.max_priority),
                 key,
-                "must be from 1 to realtime_limits.max_priority",
+                "must be from 1 to priority_limits.max_priority",
             )?;
         }
         require(
@@ -80,7 +80,7 @@ impl Config {
         let lists = [
             ("deadline", self.deadline.len(), MOST_FLOWS),
             ("background", self.background.len(), MOST_FLOWS),
-            ("realtime", self.realtime.len(), RULES),
+            ("priority", self.priority.len(), RULES),
             ("grant", self.grant.len(), RULES),
             ("chain", self.chain.len(), RULES),
             ("uplink", self.uplink.len(), RULES),
@@ -161,27 +161,27 @@ impl Config {
     }
 
     fn check_rules(&self) -> Result<(), ConfigError> {
-        for rule in &self.realtime {
+        for rule in &self.priority {
             let conditions = &rule.conditions;
             require(
                 conditions.exe.as_ref().is_none_or(|exe| exe.starts_with('/')),
-                "realtime.exe",
+                "priority.exe",
                 "must be an absolute path",
             )?;
             require(
                 conditions.exe.is_some() || conditions.user.is_some(),
-                "realtime.exe",
+                "priority.exe",
                 "must be given, or else user: only root may decide what gets real time",
             )?;
             require(
                 rule.name.as_ref().is_none_or(|name| name.len() <= LONGEST_NAME),
-                "realtime.name",
+                "priority.name",
                 &format!("must be at most {LONGEST_NAME} bytes long"),
             )?;
             let patterns = [
-                ("realtime.cmdline", &conditions.cmdline),
-                ("realtime.unit", &conditions.unit),
-                ("realtime.cgroup", &conditions.cgroup),
+                ("priority.cmdline", &conditions.cmdline),
+                ("priority.unit", &conditions.unit),
+                ("priority.cgroup", &conditions.cgroup),
             ];
             for (key, pattern) in patterns {
                 pattern.as_ref().map_or(Ok(()), |pattern| {
@@ -238,19 +238,19 @@ impl Config {
     }
 }
 
-impl RealtimeRule {
+impl PrioritySection {
     /// Runtime, deadline and period, for the policy "deadline".
     ///
     /// # Errors
     /// Where one is missing, or they are in no order.
     pub fn deadline_times(&self) -> Result<[Duration; 3], ConfigError> {
         let (Some(runtime), Some(period)) = (self.runtime_us, self.period_us) else {
-            return Err(wrong("realtime.policy", "\"deadline\" needs runtime_us and period_us"));
+            return Err(wrong("priority.policy", "\"deadline\" needs runtime_us and period_us"));
         };
         let deadline = self.deadline_us.unwrap_or(period);
         if !(runtime <= deadline && deadline <= period) {
             let problem = "must be at most deadline_us, and that at most period_us";
-            return Err(wrong("realtime.runtime_us", problem));
+            return Err(wrong("priority.runtime_us", problem));
         }
         Ok([runtime, deadline, period].map(|us| Duration::from_micros(us.into())))
     }

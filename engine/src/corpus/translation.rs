@@ -38,7 +38,7 @@ fields! {
     // What an engine is made with.
     Setup { seed, keys, rtt_resolution, background, dry_run, backends }
     Means { control, receive_window }
-    Backends { qdisc, htb, marks, dry_run }
+    Backends { bpf, htb, marks, dry_run }
 
     // Sockets, processes and devices.
     Interface { name, index, ipv4 }
@@ -65,7 +65,7 @@ fields! {
     Activity { uid, seat, cgroup }
 
     // Classes and limits.
-    Rule { matcher, class, rates, number, id, children, place, why }
+    Rule { matcher, class, rates, number, id, children, place, reason }
     Matcher { exe, cmdline, uid, unit, cgroup, protocol, address, port, local_port, dscp, interface }
     Rates { up, down }
     LimitNumbers { up, down }
@@ -89,21 +89,21 @@ fields! {
     Served { sent_packets, sent_bytes, dropped_full, backlog_packets, backlog_bytes, more }
     ByQdisc {
         queued_packets, queued_bytes, tcp_sent_bytes, tcp_backlog_bytes, dropped_sojourn, dropped_late, dropped_reset,
-        gate_closed, sojourn_p50_us, sojourn_p99_us, sojourn_max_us,
+        cpu_gate_closed, sojourn_p50_us, sojourn_p99_us, sojourn_max_us,
     }
     Refusal { t_ns, deadline_t_ns, work_ns, reason, cookie, protocol, local, remote }
     Plan { ifindex, backend, single_segments, only_if_free, tuning }
     Tuning {
         rate_bytes_per_s, rate_source, overhead_bytes, max_packet_bytes, driver_bytes, spares_local, orders_downloads,
-        realtime_percent, guard_us, path_budget_us, below_us, user_percent, trickle_bytes_per_s, short_mss,
-        sojourn_target_us, sojourn_interval_us, admission, drop_late, gate, call_marks, packet_rules, marks,
+        realtime_percent, guard_us, path_budget_us, below_us, user_percent, background_min_bytes_per_s, short_mss,
+        sojourn_target_us, sojourn_interval_us, admission, drop_late, cpu_gate, call_marks, packet_rules, marks,
     }
 
     // What arrives.
     Arrival { ifindex, name, hindrance, bridge, mtu_bytes, others }
     Arrived { passed_bytes, ordered_bytes }
     Counted { limits, orders }
-    Passed { passed_bytes, passed_packets, dropped_packets, waiting_packets, waiting_bytes }
+    Passed { passed_bytes, passed_packets, dropped_packets, backlog_packets, backlog_bytes }
     downlink::DetourPlan { links, mtu_bytes, limits, orders }
 
     // Other devices of the group.
@@ -121,7 +121,7 @@ kinds! {
     class::Input {
         Processes(fingerprints),
         Forwarding(cgroups),
-        ByHand { all, why },
+        ByHand { all, reason },
         Active(active),
         Rules(rules),
         Chosen { process, choice },
@@ -145,7 +145,7 @@ kinds! {
         Arrivals { way, arrivals, counted },
         Arrived(arrived),
         Outcome { way, outcome },
-        Lost { way, why },
+        Lost { way, reason },
     }
     enforcement::Input {
         Traced(traced),
@@ -188,10 +188,10 @@ kinds! {
         Cgroup { cgroup_id, path },
         Flow { flow },
     }
-    RateMbit { Fixed(mbit), Found, }
+    RateMbit { Fixed(mbit), Estimated, }
     Way { Sent, Received, }
     RefusalReason { Own, Others, Full, Share, Late, }
-    Backend { Qdisc, Htb, None, }
+    Backend { Bpf, Htb, None, }
     RateSource { Configuration, Device, Measured, }
     queue::QueueRequest { Set(plan), Tune(tuning), }
 }
@@ -216,19 +216,19 @@ impl Written for Input<'_> {
         };
         let (subject, value) = match self {
             Self::Interface(interface) => ("", named("Interface", &[("interface", interface)])),
-            Self::Pass {
+            Self::Poll {
                 flows,
                 complete,
                 queues,
             } => {
                 let fields: [(&str, &dyn Written); 3] = [("flows", flows), ("complete", complete), ("queues", queues)];
-                ("", named("Pass", &fields))
+                ("", named("Poll", &fields))
             }
             Self::Identified { processes, cgroups } => (
                 "",
                 named("Identified", &[("processes", processes), ("cgroups", cgroups)]),
             ),
-            Self::Pause(why) => ("", named("Pause", &[("why", why)])),
+            Self::Pause(reason) => ("", named("Pause", &[("reason", reason)])),
             Self::Tick => ("", named("Tick", &[])),
             Self::Sockets(input) => ("Sockets", input.write()),
             Self::Class(input) => ("Class", input.write()),
@@ -266,7 +266,7 @@ impl Readable for Input<'static> {
             ("Traced" | "Elsewhere", _) => Self::Enforcement(enforcement::Input::read(value)?),
             ("Keys" | "Datagram" | "Filtered", _) => Self::Peers(peers::Input::read(value)?),
             ("Interface", _) => Self::Interface(get(of, "interface")?),
-            ("Pass", _) => Self::Pass {
+            ("Poll", _) => Self::Poll {
                 flows: get(of, "flows")?,
                 complete: get(of, "complete")?,
                 queues: get(of, "queues")?,
@@ -275,7 +275,7 @@ impl Readable for Input<'static> {
                 processes: get(of, "processes")?,
                 cgroups: get(of, "cgroups")?,
             },
-            ("Pause", _) => Self::Pause(get(of, "why")?),
+            ("Pause", _) => Self::Pause(get(of, "reason")?),
             ("Tick", _) => Self::Tick,
             _ => Self::Class(class::Input::read(value)?),
         })
@@ -345,12 +345,12 @@ impl Written for Action {
             Self::Record(What::Senders { devices, connections }) => {
                 of("Senders", &[("devices", devices), ("connections", connections)])
             }
-            Self::Record(What::Neighbour {
+            Self::Record(What::Peer {
                 address,
                 present,
                 expired,
             }) => of(
-                "Neighbour",
+                "Peer",
                 &[("address", address), ("present", present), ("expired", expired)],
             ),
             Self::Record(What::Refusal(refusal)) => of("Refusal", &[("refusal", refusal)]),
@@ -405,7 +405,7 @@ impl Written for Rules {
         self.rules
             .iter()
             .map(|rule| Rule {
-                why: format!("{:x}", rule.id),
+                reason: format!("{:x}", rule.id),
                 ..rule.clone()
             })
             .collect::<Vec<_>>()

@@ -3,7 +3,7 @@
 //! that rate, and what has come so far. Output: the rate that they are to be held to, where it is worth a change.
 //!
 //! They get `PART` of the rate, less what passes untouched. A part of the rate stays free: the queue must stand here, where it
-//! has an order, and not at the far end, where it has none; and what starts gets its first packets through before anything
+//! has an order, and not at the remote host, where it has none; and what starts gets its first packets through before anything
 //! here has seen them. What passes counts as long as it comes, and for some time afterwards: answers come in bursts. What comes
 //! between two looks counts at once, and not for long; as of a tenth of a second it counts for longer: a burst now and then is no rate.
 
@@ -16,8 +16,8 @@ use crate::rate::mbit;
 
 /// Of the rate of the link. docs/downloads.md has what others gave.
 pub const PART: f64 = 0.8;
-/// They always have so much of it, whatever passes: connections live on.
-const TRICKLE: f64 = 0.05;
+/// They always have so much of it, whatever polls: connections live on.
+const BACKGROUND_MIN: f64 = 0.05;
 /// What passed between two looks is forgotten by a factor of e in so long; and what passed in [`SPAN`].
 const FORGETS_AT_ONCE: Duration = Duration::from_millis(40);
 const FORGETS: Duration = Duration::from_millis(500);
@@ -27,7 +27,7 @@ const WORTH_IT: f64 = 0.05;
 /// Within this time of what was ordered it is looked at often, else once in this time.
 const LULL: Duration = Duration::from_secs(1);
 /// Between two looks so many packets may have come, within these times: one packet of a call is no rate. What starts is seen, and
-/// given way to, within this time and a round trip.
+/// yielded to, within this time and a round trip.
 const PACKETS_BETWEEN: f64 = 16.0;
 const BETWEEN: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
 const PACKET_BYTES: f64 = 1500.0;
@@ -43,7 +43,7 @@ const TOO_HIGH_AFTER: Duration = Duration::from_secs(3);
 pub struct DownloadRate {
     pub ifindex: u32,
     pub mbit: f64,
-    pub said_in: &'static str,
+    pub configured_in: &'static str,
 }
 
 impl DownloadRate {
@@ -58,18 +58,18 @@ impl DownloadRate {
 
     /// For people.
     pub fn shown(&self) -> String {
-        shown(self.mbit, self.said_in)
+        shown(self.mbit, self.configured_in)
     }
 }
 
-fn shown(mbit: f64, said_in: &str) -> String {
-    format!("{}% of the {mbit} Mbit/s that {said_in} says", PART * 100.0)
+fn shown(mbit: f64, configured_in: &str) -> String {
+    format!("{}% of the {mbit} Mbit/s that {configured_in} says", PART * 100.0)
 }
 
 impl OrderView {
     /// For people.
     pub fn rate_shown(&self) -> String {
-        shown(self.rate_mbit, &self.said_in)
+        shown(self.rate_mbit, &self.configured_in)
     }
 }
 
@@ -87,11 +87,11 @@ pub struct Arrived {
 pub struct OrderView {
     pub interface: String,
     pub rate_mbit: f64,
-    pub said_in: String,
+    pub configured_in: String,
     /// What bulk and background may have now, together.
     pub available_mbit: f64,
     /// What comes before it.
-    pub passing_mbit: f64,
+    pub throughput_mbit: f64,
     pub bulk: Passing,
     pub background: Passing,
 }
@@ -138,7 +138,7 @@ impl Order {
 
     /// Takes in whether packets of bulk or background wait in a queue before the link, after its own have been counted.
     pub fn judge(&mut self, now: Duration, waits_before: bool) {
-        let waiting: u64 = self.queues.iter().map(|queue| queue.passed.waiting_bytes).sum();
+        let waiting: u64 = self.queues.iter().map(|queue| queue.passed.backlog_bytes).sum();
         let waits_here = waiting as f64 > self.available as f64 * WAITS.as_secs_f64();
         let took = now.saturating_sub(self.judged.replace(now).unwrap_or(now)).min(LULL);
         self.waited_before = match (waits_here, waits_before) {
@@ -157,7 +157,7 @@ impl Order {
 
     /// What bulk and background have, Mbit/s.
     fn ordered_mbit(&self) -> f64 {
-        self.queues.iter().map(|queue| queue.passing_mbit).sum()
+        self.queues.iter().map(|queue| queue.throughput_mbit).sum()
     }
 
     /// For people.
@@ -165,7 +165,7 @@ impl Order {
         self.is_too_high.then(|| {
             format!(
                 "download_rate_mbit = {} seems more than {interface} carries: packets wait before it, while {:.1} Mbit/s arrive; \
-                 nothing is ordered, and background gives way by its receive windows alone (`giveway link set {interface} \
+                 nothing is ordered, and background yields by its receive windows alone (`giveway link set {interface} \
                  --down RATE`, a lower one)",
                 self.rate.mbit,
                 self.ordered_mbit() + mbit(self.rate_passing() as u64)
@@ -228,16 +228,16 @@ impl Order {
     fn wanted(&self) -> u64 {
         let rate = self.rate.bytes_per_s();
         let left = self.rate.most() as f64 - self.rate_passing();
-        (left.max(TRICKLE * rate) as u64).max(1)
+        (left.max(BACKGROUND_MIN * rate) as u64).max(1)
     }
 
     pub fn view(&self, interface: &str) -> OrderView {
         OrderView {
             interface: interface.to_owned(),
             rate_mbit: self.rate.mbit,
-            said_in: self.rate.said_in.to_owned(),
+            configured_in: self.rate.configured_in.to_owned(),
             available_mbit: mbit(self.available),
-            passing_mbit: mbit(self.rate_passing() as u64),
+            throughput_mbit: mbit(self.rate_passing() as u64),
             bulk: self.queues[0],
             background: self.queues[1],
         }
@@ -259,19 +259,19 @@ mod tests {
     const RATE: DownloadRate = DownloadRate {
         ifindex: 2,
         mbit: 20.0,
-        said_in: "[link]",
+        configured_in: "[link]",
     };
     const PASS: Duration = Duration::from_millis(100);
 
-    /// What is available after each of so many passes, while so much passes untouched, Mbit/s.
-    fn follow(order: &mut Order, from: u32, passes: u32, passing_mbit: f64, arrived: &mut Arrived) -> Vec<f64> {
-        let of_pass = |pass: u32| {
-            arrived.passed_bytes += (passing_mbit * 12_500.0) as u64;
+    /// What is available after each of so many polls, while so much passes untouched, Mbit/s.
+    fn follow(order: &mut Order, from: u32, polls: u32, throughput_mbit: f64, arrived: &mut Arrived) -> Vec<f64> {
+        let of_poll = |pass: u32| {
+            arrived.passed_bytes += (throughput_mbit * 12_500.0) as u64;
             arrived.ordered_bytes += 1;
             order.observe(PASS * pass, Some(*arrived));
             mbit(order.available)
         };
-        (from..from + passes).map(of_pass).collect()
+        (from..from + polls).map(of_poll).collect()
     }
 
     #[test]
@@ -345,7 +345,7 @@ mod tests {
         let mut order = Order::new(RATE);
         // 25 ms of 16 Mbit/s are 50 kB.
         let mut judge = |s: u64, waits_before, waiting_kb: u64| {
-            order.queues[1].passed.waiting_bytes = waiting_kb * 1000;
+            order.queues[1].passed.backlog_bytes = waiting_kb * 1000;
             order.judge(Duration::from_secs(s), waits_before);
             order.is_too_high()
         };
@@ -360,7 +360,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_counted_they_have_between_a_trickle_and_their_part(
+        fn whatever_is_counted_they_have_between_a_background_min_and_their_part(
             counted in prop::collection::vec((0u64..2_000, any::<u64>(), any::<u64>()), 1..50),
             mbit in 0.01..10_000.0,
         ) {
@@ -370,7 +370,7 @@ mod tests {
             for (ms, passed_bytes, ordered_bytes) in counted {
                 now += Duration::from_millis(ms);
                 if let Some(wanted) = order.observe(now, Some(Arrived { passed_bytes, ordered_bytes })) {
-                    prop_assert!(wanted <= rate.most() && wanted >= (mbit * 125_000.0 * TRICKLE) as u64);
+                    prop_assert!(wanted <= rate.most() && wanted >= (mbit * 125_000.0 * BACKGROUND_MIN) as u64);
                 }
             }
         }

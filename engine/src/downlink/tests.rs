@@ -48,7 +48,7 @@ fn limiting() -> Downlink {
 }
 
 #[test]
-fn nothing_is_put_up_without_a_limit_and_all_of_it_goes_with_the_last_one() {
+fn nothing_is_install_without_a_limit_and_all_of_it_goes_with_the_last_one() {
     let mut downlink = Downlink::default();
     assert_eq!(downlink.observe(Duration::ZERO, vec![arrival(ETH, "eth0")]), None);
     assert!(!downlink.is_wanted());
@@ -65,7 +65,7 @@ fn nothing_is_put_up_without_a_limit_and_all_of_it_goes_with_the_last_one() {
     );
     assert_eq!(downlink.follow(Vec::new()), Some(None));
     let (changes, _) = downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
-    assert_eq!(changes[0].why, "no limit is wanted any more");
+    assert_eq!(changes[0].reason, "no limit is wanted any more");
     assert!(!downlink.is_wanted() && downlink.limiting().next().is_none());
 }
 
@@ -82,13 +82,13 @@ fn what_would_be_bypassed_keeps_the_link_as_it_is_and_is_told_of() {
         "also when it comes later"
     );
     downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
-    let why = "what arrives by eth0 is not limited: a filter of tc's stands there";
-    assert_eq!(downlink.serves(ETH), Some(Err(why.to_owned())));
-    assert_eq!(downlink.shortfalls(), [why]);
+    let reason = "what arrives by eth0 is not limited: a filter of tc's stands there";
+    assert_eq!(downlink.serves(ETH), Some(Err(reason.to_owned())));
+    assert_eq!(downlink.shortfalls(), [reason]);
 }
 
 #[test]
-fn what_a_limit_lets_pass_now_is_told_from_its_first_second_on_and_once_it_is_put_up_anew() {
+fn what_a_limit_lets_pass_now_is_told_from_its_first_second_on_and_once_it_is_install_anew() {
     let mut downlink = limiting();
     let mut shown_mbit = |ms, passed_bytes| {
         let passed = Passed {
@@ -101,7 +101,7 @@ fn what_a_limit_lets_pass_now_is_told_from_its_first_second_on_and_once_it_is_pu
             orders: BTreeMap::new(),
         };
         downlink.count(Duration::from_millis(ms), counted);
-        downlink.view().limits[0].passing.passing_mbit
+        downlink.view().limits[0].passing.throughput_mbit
     };
     assert_eq!(shown_mbit(1_000, 125_000), 1.0);
     assert_eq!(shown_mbit(1_100, 500_000), 1.0, "too soon after");
@@ -135,7 +135,10 @@ fn of_a_bridge_and_its_port_the_bridge_alone_is_taken() {
 fn what_fails_or_is_taken_away_is_told_of_and_tried_again_later() {
     let mut downlink = limiting();
     let changes = downlink.lost(Duration::ZERO, "somebody has deleted it".to_owned());
-    assert_eq!((changes.len(), changes[0].why.as_str()), (1, "somebody has deleted it"));
+    assert_eq!(
+        (changes.len(), changes[0].reason.as_str()),
+        (1, "somebody has deleted it")
+    );
     assert!(downlink.lost(Duration::ZERO, "again".to_owned()).is_empty(), "once");
     assert_eq!(downlink.observe(Duration::ZERO, vec![arrival(ETH, "eth0")]), None);
     let second = Duration::from_secs(1);
@@ -179,8 +182,8 @@ fn a_link_that_refuses_is_left_alone_for_longer_and_longer_and_the_others_have_t
 #[test]
 fn a_pause_takes_it_down_and_a_dry_run_puts_nothing_up() {
     let mut downlink = limiting();
-    let why = "try".to_owned();
-    assert_eq!(downlink.pause(Some(&why)), Some(None));
+    let reason = "try".to_owned();
+    assert_eq!(downlink.pause(Some(&reason)), Some(None));
     downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
     assert_eq!(downlink.pause(None), Some(plan(&[(ETH, "eth0")], &[1])));
     let mut dry = Downlink::new(Way::Received, true);
@@ -191,7 +194,7 @@ fn a_pause_takes_it_down_and_a_dry_run_puts_nothing_up() {
 const RATE: DownloadRate = DownloadRate {
     ifindex: ETH,
     mbit: 20.0,
-    said_in: "[link]",
+    configured_in: "[link]",
 };
 
 fn ordering(links: &[(u32, &str)], numbers: &[LimitNumber]) -> Option<DetourPlan> {
@@ -211,9 +214,9 @@ fn a_link_whose_rate_is_said_is_ordered_and_the_others_are_not() {
     assert_eq!((changes.len(), next), (1, None));
     assert_eq!(changes[0].setting, Setting::DownloadOrder);
     assert!(
-        changes[0].why.contains("80% of the 20 Mbit/s that [link] says"),
+        changes[0].reason.contains("80% of the 20 Mbit/s that [link] says"),
         "{}",
-        changes[0].why
+        changes[0].reason
     );
     assert_eq!(downlink.orders(ETH).map(|(link, _)| link), Some("eth0"));
     assert_eq!((downlink.orders(9).is_none(), downlink.limiting().count()), (true, 0));
@@ -289,7 +292,7 @@ fn the_largest_packet_of_a_link_belongs_to_the_plan() {
 }
 
 #[test]
-fn what_has_stood_for_a_minute_is_put_up_again_at_once_when_it_is_lost() {
+fn what_has_stood_for_a_minute_is_install_again_at_once_when_it_is_lost() {
     let mut downlink = wanting_a_limit();
     downlink.observe(Duration::ZERO, vec![arrival(2, "eth0")]).unwrap();
     let mut now = Duration::ZERO;

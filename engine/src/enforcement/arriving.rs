@@ -35,15 +35,15 @@ impl Overview<'_> {
 
     /// More of it arrives than its queue lets pass; None: it has none.
     fn is_bypass(&self, tracked: &Tracked, now: Duration) -> Option<bool> {
-        let passing_mbit = match tracked.judged.verdict.limits.down {
-            Some(number) => self.downloads.passing_mbit(number)?,
+        let throughput_mbit = match tracked.judged.verdict.limits.down {
+            Some(number) => self.downloads.throughput_mbit(number)?,
             None => {
                 let (_, order) = self.ordered_by(tracked)?;
-                order.queues[usize::from(tracked.class == Class::Background)].passing_mbit
+                order.queues[usize::from(tracked.class == Class::Background)].throughput_mbit
             }
         };
-        let received_mbit = tracked.goodput.rates(now).received_mbit;
-        Some(received_mbit >= LEAST_MBIT && passing_mbit < SEEN * received_mbit)
+        let download_mbit = tracked.goodput.rates(now).download_mbit;
+        Some(download_mbit >= LEAST_MBIT && throughput_mbit < SEEN * download_mbit)
     }
 }
 

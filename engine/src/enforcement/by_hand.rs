@@ -31,8 +31,8 @@ pub struct HandView {
     /// limit, and where it holds on no link.
     pub upload_limit_mbit: Option<f64>,
     pub download_limit_mbit: Option<f64>,
-    pub sent_mbit: Option<f64>,
-    pub received_mbit: Option<f64>,
+    pub upload_mbit: Option<f64>,
+    pub download_mbit: Option<f64>,
     /// Why its limit, or its class, does not hold for some of these flows, or of what is forwarded.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub not_enforced: BTreeSet<String>,
@@ -60,7 +60,7 @@ impl Overview<'_> {
         let [uploads, downloads] = [&self.uploads, &self.downloads].map(|way| passing_of(&way.view()));
         let view = |set: &SetByHand| {
             let rates = set.limit.map(|limit| limit.rates).unwrap_or_default();
-            let passing = |of: &BTreeMap<LimitNumber, Passing>| Some(of.get(&set.limit?.number)?.passing_mbit);
+            let passing = |of: &BTreeMap<LimitNumber, Passing>| Some(of.get(&set.limit?.number)?.throughput_mbit);
             let flows: Vec<&Tracked> = self
                 .flows
                 .iter()
@@ -86,8 +86,8 @@ impl Overview<'_> {
                 },
                 upload_limit_mbit: rates.up.map(rate::mbit),
                 download_limit_mbit: rates.down.map(rate::mbit),
-                sent_mbit: rates.up.and_then(|_| passing(&uploads)),
-                received_mbit: rates.down.and_then(|_| passing(&downloads)),
+                upload_mbit: rates.up.and_then(|_| passing(&uploads)),
+                download_mbit: rates.down.and_then(|_| passing(&downloads)),
             }
         };
         let wanted = self.classes.hand().all().iter().filter(|set| is_wanted(set));

@@ -19,8 +19,8 @@ impl<'a> Overview<'a> {
         if Asked::of(&verdict).is_none() && rates.down.is_none() {
             return Vec::new();
         }
-        if let Some(why) = self.shortfall_of_all() {
-            return vec![why.reason];
+        if let Some(reason) = self.shortfall_of_all() {
+            return vec![reason.reason];
         }
         // A limit holds without a queue, too.
         let order = Asked::of(&Verdict {

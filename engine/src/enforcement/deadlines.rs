@@ -41,7 +41,7 @@ impl PastDeadlines {
                 old: Value::from("promised"),
                 new: Value::from(NOT_ENFORCED),
                 rule: "[[deadline]]".to_owned(),
-                why: format!("{shown} has routes and is not managed ({how})"),
+                reason: format!("{shown} has routes and is not managed ({how})"),
                 made: true,
             }
         };

@@ -59,7 +59,7 @@ impl AllElsewhere {
             old: Value::from("chosen"),
             new: Value::from(NOT_ENFORCED),
             rule: "giveway exec".to_owned(),
-            why: why_elsewhere(process.netns_inum),
+            reason: why_elsewhere(process.netns_inum),
             made: true,
         };
         let gone = gone.into_iter().map(|id| Subject::Process { id });

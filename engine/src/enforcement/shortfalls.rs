@@ -52,7 +52,7 @@ pub struct Shortfalls {
 struct Shortfall {
     flows: BTreeSet<Cookie>,
     rule: String,
-    why: Lack,
+    reason: Lack,
     /// Since when there is no such flow.
     empty: Option<Duration>,
 }
@@ -97,7 +97,7 @@ impl Shortfalls {
     }
 
     /// Whether that is news.
-    fn note(&mut self, now: Duration, (cookie, way): (Cookie, Way), key: AskedOn, rule: &str, why: &Lack) -> bool {
+    fn note(&mut self, now: Duration, (cookie, way): (Cookie, Way), key: AskedOn, rule: &str, reason: &Lack) -> bool {
         if self.of_flows.get(&(cookie, way)) != Some(&key) {
             self.end_way(cookie, way);
         }
@@ -111,11 +111,11 @@ impl Shortfalls {
             Shortfall {
                 flows: BTreeSet::new(),
                 rule: rule.to_owned(),
-                why: Lack::default(),
+                reason: Lack::default(),
                 empty: None,
             }
         });
-        why.clone_into(&mut shortfall.why);
+        reason.clone_into(&mut shortfall.reason);
         shortfall.flows.insert(cookie);
         self.of_flows.insert((cookie, way), key);
         is_news
@@ -135,10 +135,10 @@ impl Shortfalls {
             let change = match (key, enforced) {
                 // Nobody waits for what stays here.
                 (Some((_, ifindex)), _) if overview.is_loopback(ifindex) => None,
-                (Some(key), Some(Err(why))) => {
-                    let is_news = self.note(now, (cookie, way), key, &rule, &why);
+                (Some(key), Some(Err(reason))) => {
+                    let is_news = self.note(now, (cookie, way), key, &rule, &reason);
                     is_news
-                        .then(|| overview.shortfall_change(cookie, key, Err(why.reason)))
+                        .then(|| overview.shortfall_change(cookie, key, Err(reason.reason)))
                         .flatten()
                 }
                 (Some(_), Some(Ok(link))) => {
@@ -189,8 +189,8 @@ impl Shortfalls {
                 rule: shortfall.rule.clone(),
                 interface: device.map(|device| device.name.clone()).unwrap_or_default(),
                 flows: shortfall.flows.len(),
-                reason: shortfall.why.reason.clone(),
-                cause: shortfall.why.cause,
+                reason: shortfall.reason.reason.clone(),
+                cause: shortfall.reason.cause,
             }
         };
         known.map(view).collect()
@@ -232,7 +232,7 @@ impl Overview<'_> {
             },
             _ => Subject::Socket { cookie },
         };
-        let (old, new, why) = match now {
+        let (old, new, reason) = match now {
             Ok(link) => {
                 let how = match asked {
                     Asked::Upload(_) => "it leaves by",
@@ -250,7 +250,7 @@ impl Overview<'_> {
             old: old.into(),
             new: new.into(),
             rule: tracked.judged.verdict.rule.clone(),
-            why,
+            reason,
             made: true,
         })
     }

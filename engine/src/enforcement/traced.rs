@@ -8,7 +8,7 @@ use crate::class::flows::Classes;
 use crate::model::Cookie;
 use crate::sockets::flows::{Flows, Tracked};
 
-/// Flows that are looked up among the queues in one pass.
+/// Flows that are looked up among the queues in one poll.
 const TRACED_AT_ONCE: usize = 64;
 /// A packet that was in a queue so lately tells where its flow goes now.
 pub const TRACED_WITHIN: Duration = Duration::from_millis(1500);

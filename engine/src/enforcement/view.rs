@@ -59,13 +59,13 @@ impl LimitView {
     }
 }
 
-/// How what arrives for a flow gives way.
+/// How what arrives for a flow yields.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct DownloadOrder {
     pub interface: String,
     /// Of all bulk and background there at most, while nothing else arrives.
     pub most_mbit: f64,
-    pub why: String,
+    pub reason: String,
     /// What arrives for it does not pass the queue of its class, so it does not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub passes_by: bool,
@@ -79,20 +79,20 @@ impl DownloadOrder {
         let Self {
             interface,
             most_mbit,
-            why,
+            reason,
             passes_by,
             rate_too_high,
         } = self;
         if *passes_by {
-            return format!("what arrives for it does not give way: {PASSES_BY}");
+            return format!("what arrives for it does not yield: {PASSES_BY}");
         }
         if *rate_too_high {
             return format!(
-                "what arrives for it by {interface} is not ordered: packets wait before the link, which carries less than {why}"
+                "what arrives for it by {interface} is not ordered: packets wait before the link, which carries less than {reason}"
             );
         }
         format!(
-            "what arrives for it by {interface} gives way to all that is no bulk or background, within {most_mbit} Mbit/s: {why}"
+            "what arrives for it by {interface} yields to all that is no bulk or background, within {most_mbit} Mbit/s: {reason}"
         )
     }
 }
@@ -135,7 +135,7 @@ impl Overview<'_> {
         Some(DownloadOrder {
             interface: interface.to_owned(),
             most_mbit: mbit(rate.most()),
-            why: rate.shown(),
+            reason: rate.shown(),
             passes_by: tracked.trace.passes_by(),
             rate_too_high: order.is_too_high(),
         })

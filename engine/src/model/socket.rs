@@ -77,7 +77,7 @@ impl TcpState {
     }
 
     /// Nothing more is to come.
-    pub fn far_end_has_finished(self) -> bool {
+    pub fn remote_host_has_finished(self) -> bool {
         matches!(
             self,
             Self::CloseWait | Self::LastAck | Self::Closing | Self::TimeWait | Self::Close
@@ -158,7 +158,7 @@ pub struct Flow {
     /// giveway.
     #[serde(default)]
     pub delivered_segments: u32,
-    /// Payload that the far end has acknowledged, and payload that has arrived in order, since the connection began. 0 in
+    /// Payload that the remote host has acknowledged, and payload that has arrived in order, since the connection began. 0 in
     /// records of an older giveway.
     #[serde(default)]
     pub acked_bytes: u64,
@@ -217,7 +217,7 @@ impl Flow {
     }
 }
 
-/// What happened to a socket between two passes.
+/// What happened to a socket between two polls.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum FlowEvent {

@@ -18,16 +18,16 @@ use crate::{class, downlink, enforcement, peers, queue, sockets};
 /// An observation, of one subject or of several.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// The first of the managed links, by which the access point's neighbours are; None while there is none.
+    /// The first of the managed links, by which the access point's peers are; None while there is none.
     Interface(Option<Interface>),
     /// A pass of the monitor. `complete` where it covers every socket, so that an absent one is gone.
-    Pass {
+    Poll {
         flows: Vec<Flow>,
         complete: bool,
         /// By interface; none of a link where no queue of ours was ever there, or that is just going away.
         queues: BTreeMap<u32, QueueCounters>,
     },
-    /// From now on nothing is in force, for this reason; None: everything is again.
+    /// From now on nothing is active, for this reason; None: everything is again.
     Pause(Option<String>),
     /// Time has passed.
     Tick,
@@ -60,7 +60,7 @@ pub enum Action {
     Class(class::Action),
     /// [`nice::Action::Renice`] is answered by [`nice::Input::Outcome`].
     Nice(nice::Action),
-    /// Send this to the neighbours.
+    /// Send this to the peers.
     Report(Outgoing),
     /// Something worth a line in the record.
     Record(What),

@@ -22,7 +22,7 @@ impl Network {
         }
     }
 
-    /// Why nothing is in force for a while.
+    /// Why nothing is active for a while.
     pub fn paused(&self) -> Option<&str> {
         self.paused.as_deref()
     }

@@ -40,7 +40,7 @@ macro_rules! medium {
         let ifindex = $network.interface.as_ref().map(|interface| interface.index);
         crate::share::limiter::Medium {
             ifindex,
-            neighbours: &$network.neighbourhood,
+            peers: &$network.peer_group,
             queue: ifindex.and_then(|ifindex| $network.links.counters(ifindex)),
         }
     }};
@@ -51,7 +51,7 @@ pub(super) use medium;
 impl Network {
     pub(super) fn follow_interface(&mut self, now: Duration, interface: Option<Interface>) {
         if let Some(interface) = &interface {
-            self.neighbourhood.set_ip_header(interface.ip_header_bytes());
+            self.peer_group.set_ip_header(interface.ip_header_bytes());
         }
         if interface != self.interface {
             self.limiter.forget();
@@ -61,17 +61,17 @@ impl Network {
     }
 
     /// Brings everything up to date that depends on the devices that share the air.
-    pub(super) fn decide(&mut self, now: Duration, is_pass: bool) {
+    pub(super) fn decide(&mut self, now: Duration, is_poll: bool) {
         self.expire(now);
         (self.decided, self.undecided) = (now, false);
         self.count_senders(now);
-        match (&self.paused, is_pass) {
+        match (&self.paused, is_poll) {
             (None, _) => {
-                let requests = self.limiter.limit_senders(now, &mut self.flows, medium!(self), is_pass);
+                let requests = self.limiter.limit_senders(now, &mut self.flows, medium!(self), is_poll);
                 self.ask_sockets(now, requests);
             }
             // What was put off, or came after the pause.
-            (Some(_), true) => self.withdraw(now),
+            (Some(_), true) => self.suspend(now),
             (Some(_), false) => {}
         }
         let table = self.limiter.limit_new(medium!(self), self.paused.is_none());
@@ -90,15 +90,15 @@ impl Network {
         self.report(now);
     }
 
-    /// Nothing is in force for a while, or everything is again. What is known of flows, links and processes stays, and is brought
+    /// Nothing is active for a while, or everything is again. What is known of flows, links and processes stays, and is brought
     /// up to date meanwhile.
-    pub(super) fn pause(&mut self, now: Duration, why: Option<String>) {
-        let was_paused = std::mem::replace(&mut self.paused, why);
+    pub(super) fn pause(&mut self, now: Duration, reason: Option<String>) {
+        let was_paused = std::mem::replace(&mut self.paused, reason);
         let wanted = self.links.pause(self.paused.as_ref());
         self.ask_queues(now, wanted);
         for way in WAYS {
-            let why = self.paused.clone();
-            let wanted = self.detour(way).pause(why.as_ref());
+            let reason = self.paused.clone();
+            let wanted = self.detour(way).pause(reason.as_ref());
             self.ask_detour(way, wanted);
         }
         let reason = self.paused.clone().or(was_paused).unwrap_or_default();
@@ -106,7 +106,7 @@ impl Network {
         self.actions.extend(causes.map(Action::Nice));
         self.note_all(now, changes);
         if self.paused.is_some() {
-            self.withdraw(now);
+            self.suspend(now);
             return;
         }
         self.processes.judge_again();
@@ -116,9 +116,9 @@ impl Network {
         self.follow_background(now, &all);
     }
 
-    fn withdraw(&mut self, now: Duration) {
-        let Some(why) = &self.paused else { return };
-        let requests = self.flows.withdraw(&Reason::of_pause(why));
+    fn suspend(&mut self, now: Duration) {
+        let Some(reason) = &self.paused else { return };
+        let requests = self.flows.suspend(&Reason::of_pause(reason));
         self.ask_sockets(now, requests);
     }
 
@@ -135,7 +135,7 @@ impl Network {
 // Sockets.
 impl Network {
     pub(super) fn observe(&mut self, now: Duration, flows: Vec<Flow>, complete: bool) {
-        // What lives for less than a pass is gone before it could be read: a stranger decides how many such there are.
+        // What lives for less than a poll is gone before it could be read: a stranger decides how many such there are.
         let lasting = |flow: &&Flow| complete || self.flows.get(flow.cookie).is_some();
         let lasting: Vec<&Flow> = flows.iter().filter(lasting).collect();
         let lasting_ones: Vec<Cookie> = lasting.iter().map(|flow| flow.cookie).collect();
@@ -228,7 +228,7 @@ impl Network {
     pub(super) fn note_taken_over(&mut self, now: Duration, taken: Vec<(Cookie, Setting, Value)>) {
         for (cookie, setting, found) in taken {
             let rule = self.limiter.policy().name();
-            let change = self.flows.step_back(cookie, &setting, found, rule, !self.dry_run);
+            let change = self.flows.report_conflict(cookie, &setting, found, rule, !self.dry_run);
             self.note_all(now, change);
         }
     }
@@ -294,9 +294,9 @@ impl Network {
         self.ask_detour(Way::Sent, wanted);
     }
 
-    pub(super) fn set_by_hand(&mut self, now: Duration, all: Vec<SetByHand>, why: &str) {
+    pub(super) fn set_by_hand(&mut self, now: Duration, all: Vec<SetByHand>, reason: &str) {
         let difference = self.classes.set_by_hand(all);
-        let (changes, over) = difference.changes(why, !self.links.dry_run());
+        let (changes, over) = difference.changes(reason, !self.links.dry_run());
         self.note_all(now, changes);
         over.iter().for_each(|subject| self.changes.ended(subject));
         let concerned = self.flows.iter().filter(|tracked| difference.concerns_flow(tracked));
@@ -533,8 +533,8 @@ impl Network {
         self.ask_detour(way, wanted);
     }
 
-    pub(super) fn lose_detour(&mut self, now: Duration, way: Way, why: String) {
-        let changes = self.detour(way).lost(now, why);
+    pub(super) fn lose_detour(&mut self, now: Duration, way: Way, reason: String) {
+        let changes = self.detour(way).lost(now, reason);
         self.note_all(now, changes);
     }
 
@@ -586,28 +586,28 @@ impl Network {
 impl Network {
     pub(super) fn set_keys(&mut self, keys: Option<Keyring>) {
         self.cooperates = keys.is_some();
-        self.neighbourhood.set_keyring(keys);
+        self.peer_group.set_keyring(keys);
     }
 
     pub(super) fn hear(&mut self, now: Duration, from: IpAddr, bytes: &[u8]) {
         // Refusals are counted where they are found; nothing follows from them.
-        let Ok(heard) = self.neighbourhood.receive(now, from, bytes) else {
+        let Ok(heard) = self.peer_group.receive(now, from, bytes) else {
             return;
         };
         if let Heard::Joined | Heard::Left = heard {
-            self.actions.push(Action::Record(What::Neighbour {
+            self.actions.push(Action::Record(What::Peer {
                 address: from,
                 present: heard == Heard::Joined,
                 expired: false,
             }));
         }
-        self.undecided |= self.limiter.is_outdated(&self.neighbourhood);
+        self.undecided |= self.limiter.is_outdated(&self.peer_group);
     }
 
     fn expire(&mut self, now: Duration) {
-        for address in self.neighbourhood.expire(now) {
+        for address in self.peer_group.expire(now) {
             self.undecided = true;
-            self.actions.push(Action::Record(What::Neighbour {
+            self.actions.push(Action::Record(What::Peer {
                 address,
                 present: false,
                 expired: true,
@@ -618,9 +618,9 @@ impl Network {
     fn count_senders(&mut self, now: Duration) {
         let (sharing, change) = self.limiter.count(now, &self.flows, medium!(self));
         match change {
-            Some(DemandChange::Stopped) => self.neighbourhood.sender_stopped(now),
-            Some(DemandChange::Started) => self.neighbourhood.sender_started(now),
-            Some(DemandChange::Other) => self.neighbourhood.demand_changed(now),
+            Some(DemandChange::Stopped) => self.peer_group.sender_stopped(now),
+            Some(DemandChange::Started) => self.peer_group.sender_started(now),
+            Some(DemandChange::Other) => self.peer_group.demand_changed(now),
             None => {}
         }
         let news = sharing.map(|sharing| What::Senders {
@@ -633,7 +633,7 @@ impl Network {
     /// Reports that are due.
     fn report(&mut self, now: Duration) {
         let senders = self.limiter.reported(&self.flows, medium!(self));
-        while let Some(report) = self.neighbourhood.poll_report(now, &senders) {
+        while let Some(report) = self.peer_group.poll_report(now, &senders) {
             if report.to.is_none() {
                 self.limiter.note_told(&self.flows, medium!(self));
             }

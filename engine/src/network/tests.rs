@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use super::*;
 use crate::change::{Change, Setting, Subject, Value};
 use crate::model::{CaState, Cookie, Device, Flow, FlowEvent, Owner, Protocol, TcpState};
-use crate::share::FoundPhase;
+use crate::share::SharePhase;
 use crate::share::limiter::{CapTable, ELSEWHERE};
 use crate::sockets::owners::Unidentified;
 use crate::sockets::setting::{Outcome, Request};
@@ -110,7 +110,7 @@ fn pass(engine: &mut Network, ms: u64) -> Vec<Action> {
     let flows = vec![upload()];
     engine.step(
         Duration::from_millis(ms),
-        Input::Pass {
+        Input::Poll {
             flows,
             complete: false,
             queues: Default::default(),
@@ -136,7 +136,7 @@ fn who_repeats_what_was_lost_still_sends() {
         for ms in (300..until_ms).step_by(100) {
             engine.step(
                 Duration::from_millis(ms),
-                Input::Pass {
+                Input::Poll {
                     flows: vec![flow.clone()],
                     complete: false,
                     queues: Default::default(),
@@ -153,7 +153,7 @@ fn who_repeats_what_was_lost_still_sends() {
 
 /// A closed window, or nobody at the other end: it would take its part of the device's share for nothing until it is closed.
 #[test]
-fn who_has_a_far_end_that_takes_nothing_sends_no_longer() {
+fn who_has_a_remote_host_that_takes_nothing_sends_no_longer() {
     for (takes, still_sends) in [(true, true), (false, false)] {
         let mut engine = asking();
         for ms in (300..20_000).step_by(100) {
@@ -165,7 +165,7 @@ fn who_has_a_far_end_that_takes_nothing_sends_no_longer() {
             };
             engine.step(
                 Duration::from_millis(ms),
-                Input::Pass {
+                Input::Poll {
                     flows: vec![flow],
                     complete: false,
                     queues: Default::default(),
@@ -202,7 +202,7 @@ fn caps(actions: &[Action]) -> Vec<(Cookie, Option<u32>)> {
 }
 
 #[test]
-fn a_cap_that_the_kernel_put_off_is_asked_for_again_in_the_next_pass_and_not_before() {
+fn a_cap_that_the_kernel_put_off_is_asked_for_again_in_the_next_poll_and_not_before() {
     let mut engine = asking();
     assert!(caps(&answer(&mut engine, Outcome::Deferred)).is_empty());
     let event = FlowEvent::CaState { to: CaState::Open };
@@ -211,12 +211,12 @@ fn a_cap_that_the_kernel_put_off_is_asked_for_again_in_the_next_pass_and_not_bef
     assert_eq!(caps(&pass(&mut engine, 300)), [(COOKIE, Some(20))]);
 }
 
-/// A walk over the sockets that meets a locked one is given up, and tells of none.
+/// A scan over the sockets that meets a locked one is given up, and tells of none.
 #[test]
-fn what_a_walk_that_was_given_up_has_written_is_no_other_tools() {
+fn what_a_scan_that_was_given_up_has_written_is_no_other_tools() {
     let shown = |engine: &mut Network, ms, clamp| {
         let flow = Flow { clamp, ..upload() };
-        let passed = Input::Pass {
+        let passed = Input::Poll {
             flows: vec![flow],
             complete: false,
             queues: Default::default(),
@@ -236,9 +236,9 @@ fn what_a_walk_that_was_given_up_has_written_is_no_other_tools() {
         }
         let latest = engine.changes().last().cloned().expect("a change");
         assert!(
-            !latest.change.why.contains("another tool"),
+            !latest.change.reason.contains("another tool"),
             "{written:?}: {}",
-            latest.change.why
+            latest.change.reason
         );
         assert_eq!(latest.change.new, Value::from(Some(20_u32)));
     }
@@ -252,7 +252,7 @@ fn a_connection_that_leaves_by_another_interface_is_set_free() {
     assert_eq!(caps(&moved), [(COOKIE, None)]);
     answer(&mut engine, Outcome::Applied);
     let changes = engine.changes();
-    assert_eq!(changes.last().map(|c| c.change.why.as_str()), Some(ELSEWHERE));
+    assert_eq!(changes.last().map(|c| c.change.reason.as_str()), Some(ELSEWHERE));
     assert!(caps(&pass(&mut engine, 300)).is_empty());
 }
 
@@ -268,7 +268,7 @@ fn a_dry_run_decides_once_and_suspects_nobody_of_the_cap_that_it_did_not_set() {
         .map(|c| (&c.change.new, c.change.made, c.times))
         .collect();
     assert_eq!(changes, [(&Value::Number(20), false, 1)]);
-    assert!(!engine.status(Duration::from_secs(1)).flows[0].stepped_back);
+    assert!(!engine.status(Duration::from_secs(1)).flows[0].conflict);
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn the_kernel_is_asked_whose_a_clamp_is_that_nobody_here_knows_of() {
         let flows = vec![held(clamp)];
         caps(&engine.step(
             Duration::from_millis(ms),
-            Input::Pass {
+            Input::Poll {
                 flows,
                 complete: false,
                 queues: Default::default(),
@@ -296,7 +296,7 @@ fn the_kernel_is_asked_whose_a_clamp_is_that_nobody_here_knows_of() {
             found: Value::Number(33),
         },
     );
-    assert!(engine.status(Duration::from_secs(1)).flows[0].stepped_back);
+    assert!(engine.status(Duration::from_secs(1)).flows[0].conflict);
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn a_value_that_giveway_does_not_know_to_have_set_is_asked_about_with_a_reason()
             unsent_bytes: 0,
             ..upload()
         }];
-        let pass = Input::Pass {
+        let pass = Input::Poll {
             flows,
             complete: false,
             queues: Default::default(),
@@ -323,7 +323,7 @@ fn a_value_that_giveway_does_not_know_to_have_set_is_asked_about_with_a_reason()
             _ => None,
         });
     let reason = asked.expect("only the kernel knows whose it is").reason;
-    assert!(!reason.rule.is_empty() && !reason.why.is_empty(), "{reason:?}");
+    assert!(!reason.rule.is_empty() && !reason.reason.is_empty(), "{reason:?}");
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn a_cap_set_while_a_complete_pass_was_read_is_not_forgotten() {
         Duration::ZERO,
         Input::Sockets(crate::sockets::Input::CappedAtConnect(vec![(COOKIE, 20)])),
     );
-    let nothing = Input::Pass {
+    let nothing = Input::Poll {
         flows: Vec::new(),
         complete: true,
         queues: Default::default(),
@@ -344,7 +344,7 @@ fn a_cap_set_while_a_complete_pass_was_read_is_not_forgotten() {
             clamp: Some(20),
             ..upload()
         }];
-        let input = Input::Pass {
+        let input = Input::Poll {
             flows,
             complete: false,
             queues: Default::default(),
@@ -386,7 +386,7 @@ fn a_connection_that_is_idle_is_not_left_with_the_cap_of_busier_times() {
     let flows = vec![idle];
     let actions = engine.step(
         Duration::from_millis(100),
-        Input::Pass {
+        Input::Poll {
             flows,
             complete: true,
             queues: Default::default(),
@@ -415,7 +415,7 @@ fn a_refused_limit_is_told_as_not_made_and_not_asked_again() {
     let changes = engine.changes();
     let change = &changes[0].change;
     assert_eq!((&change.new, change.made), (&Value::Number(20), false));
-    assert!(change.why.contains("(EINVAL, errno 22)"), "{}", change.why);
+    assert!(change.reason.contains("(EINVAL, errno 22)"), "{}", change.reason);
     assert!(
         change.shown(false).contains(" -> 20 segments (failed); rule "),
         "{change}"
@@ -429,34 +429,34 @@ fn what_giveway_cannot_set_here_is_not_told_as_refused_by_the_kernel() {
     assert!(caps(&pass(&mut engine, 300)).is_empty());
     let change = &engine.changes()[0].change;
     assert!(
-        !change.made && change.why.starts_with("giveway does not set this here"),
+        !change.made && change.reason.starts_with("giveway does not set this here"),
         "{change}"
     );
 }
 
 #[test]
 fn a_share_that_is_found_is_told_in_numbers_too() {
-    let mut engine = engine("[cap]\npolicy = \"found\"", false);
-    assert_eq!(engine.status(Duration::ZERO).policy.found, None);
+    let mut engine = engine("[cap]\npolicy = \"estimated\"", false);
+    assert_eq!(engine.status(Duration::ZERO).policy.estimate, None);
     for ms in [100, 200, 300] {
         pass(&mut engine, ms);
     }
-    let found = engine.status(Duration::from_millis(300)).policy.found.unwrap();
+    let found = engine.status(Duration::from_millis(300)).policy.estimate.unwrap();
     assert!(found.share_bytes_per_s.is_some_and(|share| share > 0), "{found:?}");
     assert_eq!(found.target_queueing_delay_us, 12_000);
     assert_eq!(
-        found.phase == FoundPhase::Withdrawn,
+        matches!(found.phase, SharePhase::Suspended | SharePhase::Baseline),
         found.limits_return_in_ms.is_some()
     );
     let shown = serde_json::to_value(found).unwrap();
     assert!(
-        ["start", "withdrawn"].contains(&shown["phase"].as_str().unwrap()),
+        ["start", "baseline"].contains(&shown["phase"].as_str().unwrap()),
         "{shown}"
     );
     // Of a newer giveway.
     assert_eq!(
-        serde_json::from_str::<FoundPhase>("\"later\"").unwrap(),
-        FoundPhase::Unknown
+        serde_json::from_str::<SharePhase>("\"later\"").unwrap(),
+        SharePhase::Unknown
     );
 }
 
@@ -472,7 +472,7 @@ fn a_flow_has_an_owner_once_its_process_and_cgroup_were_read() {
         ..upload()
     };
     let mut pass = |ms| {
-        let input = Input::Pass {
+        let input = Input::Poll {
             flows: vec![owned()],
             complete: true,
             queues: Default::default(),
@@ -508,7 +508,7 @@ fn a_flow_has_an_owner_once_its_process_and_cgroup_were_read() {
 }
 
 #[test]
-fn what_is_gone_with_the_next_pass_is_not_looked_up() {
+fn what_is_gone_with_the_next_poll_is_not_looked_up() {
     let mut engine = engine("", false);
     let mut asked = |ms, cookie| {
         let flow = Flow {
@@ -516,7 +516,7 @@ fn what_is_gone_with_the_next_pass_is_not_looked_up() {
             cgroup_id: cookie,
             ..upload()
         };
-        let input = Input::Pass {
+        let input = Input::Poll {
             flows: vec![flow],
             complete: false,
             queues: Default::default(),

@@ -12,7 +12,7 @@ use crate::queue::QueueView;
 use crate::sockets::flows::Tracked;
 use crate::sockets::goodput::GoodputRates;
 use crate::sockets::setting::segments;
-use crate::status::{FlowView, ForwardedView, NeighbourView, NetworkStatus, PolicyView, ReportView};
+use crate::status::{FlowView, ForwardedView, NetworkStatus, PeerView, PolicyView, ReportView};
 
 impl Network {
     pub fn status(&self, now: Duration) -> NetworkStatus {
@@ -29,18 +29,18 @@ impl Network {
                 connections: link.sharing.connections,
                 cooperates: self.cooperates,
                 doing: policy.doing(&link),
-                found: policy.found(&link),
+                estimate: policy.estimate(&link),
                 dry_run: self.dry_run,
             },
             flows: self.flow_views(Protocol::Tcp, now),
             datagrams: self.flow_views(Protocol::Udp, now),
             forwarded: self.forwarded_views(),
-            neighbours: self.neighbourhood.peers().map(NeighbourView::from).collect(),
+            peers: self.peer_group.peers().map(PeerView::from).collect(),
             reports: ReportView {
-                interval_ms: self.neighbourhood.interval().as_millis() as u64,
-                airtime_percent: self.neighbourhood.airtime_percent(),
-                older: self.neighbourhood.older(),
-                counters: self.neighbourhood.counters(),
+                interval_ms: self.peer_group.interval().as_millis() as u64,
+                airtime_percent: self.peer_group.airtime_percent(),
+                older: self.peer_group.older(),
+                counters: self.peer_group.counters(),
             },
             queue: links
                 .first()
@@ -52,8 +52,8 @@ impl Network {
             not_enforced: self.shortfalls.views(overview),
             elsewhere: self.elsewhere.views(),
             by_hand: overview.by_hand_views(|_| true),
-            active: self.classes.active().to_vec(),
-            nice_processes: self.processes.nice(),
+            focus: self.classes.active().to_vec(),
+            reniced_processes: self.processes.nice(),
             processes_left_out: self.processes.left_out(),
             refusals: self.refusals.iter().cloned().collect(),
         }
@@ -78,7 +78,7 @@ impl Network {
             cgroup: cgroup.to_owned(),
             class,
             class_rule: verdict.rule.clone(),
-            class_why: verdict.why.clone(),
+            class_reason: verdict.reason.clone(),
         };
         self.forwarded.verdicts().map(view).collect()
     }
@@ -91,27 +91,27 @@ impl Network {
     fn flow_view(&self, tracked: &Tracked, now: Duration) -> FlowView {
         let (flow, overview) = (&tracked.flow, self.overview());
         let GoodputRates {
-            sent_mbit,
-            received_mbit,
+            upload_mbit,
+            download_mbit,
         } = tracked.goodput.rates(now);
         let cgroup = self.owners.cgroup(flow).map(|path| path.to_string());
         FlowView {
             flow: flow.clone(),
-            sent_mbit,
-            received_mbit,
+            upload_mbit,
+            download_mbit,
             class: tracked.class,
             class_rule: tracked.judged.verdict.rule.clone(),
             limit: overview.limits_view(tracked),
             class_enforcement: overview.order_view(tracked),
             download_order: overview.download_order(tracked),
             mark: self.links.mark(flow.ifindex, tracked.class),
-            class_why: tracked.judged.verdict.why.clone(),
-            cap: segments(&tracked.in_force(&Setting::Cap)),
-            background_control: text(tracked.in_force(&Setting::CongestionControl)),
-            receive_gives_way: text(tracked.in_force(&Setting::ReceiveWindow)).is_some(),
+            class_reason: tracked.judged.verdict.reason.clone(),
+            cap: segments(&tracked.installed(&Setting::Cap)),
+            scavenger: text(tracked.installed(&Setting::CongestionControl)),
+            receive_yields: text(tracked.installed(&Setting::ReceiveWindow)).is_some(),
             receiver: tracked.receiving.is_bulk(),
             sender: tracked.sending,
-            stepped_back: tracked.settings.values().any(|state| state.stepped_back),
+            conflict: tracked.settings.values().any(|state| state.conflict),
             exe: self.owners.process(flow).map(|process| process.exe.clone()),
             unit: cgroup.as_deref().and_then(unit_of).map(str::to_owned),
             cgroup,

@@ -3,33 +3,33 @@
 //!
 //! In: a [`Report`], or bytes that were authenticated but may still be anything. Out: bytes, or a report of
 //! which every field was checked. Every report has exactly one encoding, so whatever decodes also encodes to
-//! the same bytes. Never: a judgement on whether the report is to be believed.
+//! the same bytes. Never: a judgement on whether the report is to be authenticated.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::{CaState, Class};
 
-/// The most senders, echoes and doubts in one report.
+/// The most senders, responses and challenged in one report.
 pub const MAX_SENDERS: usize = 16;
-pub const MAX_ECHOES: usize = 16;
-pub const MAX_DOUBTS: usize = 4;
+pub const MAX_RESPONSES: usize = 16;
+pub const MAX_CHALLENGED: usize = 4;
 /// A device may not announce that it reports more often, or less often, than this.
 pub const INTERVAL_RANGE_MS: std::ops::RangeInclusive<u32> = 20..=600_000;
 /// [`Sender::demand_kbit`] of a connection that takes whatever it gets.
 pub const UNLIMITED_KBIT: u32 = u32::MAX;
-/// What one echo costs.
+/// What one response costs.
 pub(super) const ECHO_BYTES: usize = 8;
 /// The shortest report: two u64, and each of the others in one byte.
 pub(super) const MIN_BYTES: usize = 16 + 6;
-/// The longest encoding of everything but senders and echoes: two u64, two varints, purpose, three counts, doubts.
-pub(super) const MAX_FIXED_BYTES: usize = 16 + 10 + 5 + 1 + 3 + 2 * MAX_DOUBTS;
+/// The longest encoding of everything but senders and responses: two u64, two varints, purpose, three counts, challenged.
+pub(super) const MAX_FIXED_BYTES: usize = 16 + 10 + 5 + 1 + 3 + 2 * MAX_CHALLENGED;
 
 /// Bytes that no device of this version would have sealed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(pub &'static str);
 
-/// What one device tells its neighbours.
+/// What one device tells its peers.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Report {
     /// Chosen at random when the device's daemon started.
@@ -41,10 +41,10 @@ pub struct Report {
     /// The next report comes about this much later.
     pub interval_ms: u32,
     pub purpose: Purpose,
-    /// [`hint`]s of sessions that the device hears and cannot believe yet; they are asked for an echo.
-    pub doubts: Vec<u16>,
+    /// [`hint`]s of sessions that the device hears and cannot authenticate yet; they are asked for an response.
+    pub challenged: Vec<u16>,
     /// Challenges of others, repeated. 64 random bits say whose they are.
-    pub echoes: Vec<u64>,
+    pub responses: Vec<u64>,
     /// The connections that are sending; none means that the device has nothing to send.
     pub senders: Vec<Sender>,
 }
@@ -80,7 +80,7 @@ pub struct Sender {
 /// in order.
 const PURPOSES: [Purpose; 3] = [Purpose::Telling, Purpose::Leaving, Purpose::Asking];
 
-/// Sixteen bits of a session's id: enough to ask it for something, since a wrong answer costs one echo.
+/// Sixteen bits of a session's id: enough to ask it for something, since a wrong answer costs one response.
 pub fn hint(session: u64) -> u16 {
     session as u16
 }
@@ -94,11 +94,11 @@ impl Report {
         put_varint(&mut out, self.counter);
         put_varint(&mut out, interval(self.interval_ms)?.into());
         out.push(self.purpose as u8);
-        out.push(count(self.doubts.len(), MAX_DOUBTS, "too many doubts")?);
-        out.push(count(self.echoes.len(), MAX_ECHOES, "too many echoes")?);
+        out.push(count(self.challenged.len(), MAX_CHALLENGED, "too many challenged")?);
+        out.push(count(self.responses.len(), MAX_RESPONSES, "too many responses")?);
         out.push(count(self.senders.len(), MAX_SENDERS, "too many senders")?);
-        out.extend(self.doubts.iter().flat_map(|d| d.to_be_bytes()));
-        out.extend(self.echoes.iter().flat_map(|e| e.to_be_bytes()));
+        out.extend(self.challenged.iter().flat_map(|d| d.to_be_bytes()));
+        out.extend(self.responses.iter().flat_map(|e| e.to_be_bytes()));
         for sender in &self.senders {
             sender.put(&mut out);
         }
@@ -113,8 +113,8 @@ impl Report {
         let interval_ms = interval(rest.varint_u32()?)?;
         let purpose = PURPOSES.get(usize::from(rest.byte()?));
         let purpose = *purpose.ok_or(Malformed("unknown purpose"))?;
-        let doubts = count(rest.byte()?.into(), MAX_DOUBTS, "too many doubts")?;
-        let echoes = count(rest.byte()?.into(), MAX_ECHOES, "too many echoes")?;
+        let challenged = count(rest.byte()?.into(), MAX_CHALLENGED, "too many challenged")?;
+        let responses = count(rest.byte()?.into(), MAX_RESPONSES, "too many responses")?;
         let senders = count(rest.byte()?.into(), MAX_SENDERS, "too many senders")?;
         let report = Self {
             session,
@@ -122,8 +122,8 @@ impl Report {
             challenge,
             interval_ms,
             purpose,
-            doubts: rest.list(doubts, |rest| rest.take().map(u16::from_be_bytes))?,
-            echoes: rest.list(echoes, |rest| rest.take().map(u64::from_be_bytes))?,
+            challenged: rest.list(challenged, |rest| rest.take().map(u16::from_be_bytes))?,
+            responses: rest.list(responses, |rest| rest.take().map(u64::from_be_bytes))?,
             senders: rest.list(senders, Sender::take)?,
         };
         if !rest.0.is_empty() {

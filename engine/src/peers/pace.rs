@@ -24,7 +24,7 @@ pub const MAX_ANNOUNCED_REPORTS: usize = 6;
 const START_MS: [u64; 3] = [0, 100, 250];
 /// So is a stop; close together, for the queue is empty and nothing else is in the way.
 const STOP_MS: [u64; 3] = [0, 80, 160];
-/// What a report is taken to measure before one was seen (one sender, no echo).
+/// What a report is taken to measure before one was seen (one sender, no response).
 const TYPICAL_BYTES: f64 = 92.0;
 
 /// 24 MAC header, 4 FCS, 8 CCMP, 8 LLC/SNAP, 8 UDP.
@@ -195,7 +195,7 @@ impl Pace {
         turn.min(jittered(hurried).max(since.saturating_add(hurried.mul_f64(self.phase))))
     }
 
-    /// A neighbour waits for this device's next report.
+    /// A peer waits for this device's next report.
     pub fn hurry(&mut self, now: Duration) {
         self.hurried.get_or_insert(now);
     }

@@ -116,7 +116,7 @@ impl Drop for Key {
     }
 }
 
-/// The keys in force: the first seals, all open. Two while a group changes its key, else one.
+/// The keys active: the first seals, all open. Two while a group changes its key, else one.
 #[derive(Debug)]
 pub struct Keyring(Vec<Key>);
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who is believed.
+//! Who is authenticated.
 //!
 //! In: authentic reports, each with its sender's address and the time. Out: which sessions exist, which of them
-//! are believed and what they said last, and this device's own next report. A session is believed once it
+//! are authenticated and what they said last, and this device's own next report. A session is authenticated once it
 //! repeated the challenge that stands in our own reports, so neither clocks nor stored state are needed. The
-//! challenge changes whenever a believed session is forgotten, so that no report recorded before can revive it, and
-//! every few minutes, so that none that was withheld is believed later. A report in our own session that we did not send
+//! challenge changes whenever a authenticated session is forgotten, so that no report recorded before can revive it, and
+//! every few minutes, so that none that was withheld is authenticated later. A report in our own session that we did not send
 //! is a copy's: then ours begins anew.
 //! Never: a clock (`now` never runs backwards here), unbounded memory.
 
@@ -19,8 +19,8 @@ use super::codec::{self, Purpose, Report, Sender};
 use super::seal::{MAX_CONTENT_BYTES, TAG_BYTES};
 use super::{DatagramRefusal, Heard};
 
-/// The most other devices believed at the same time.
-pub const MAX_BELIEVED: usize = 64;
+/// The most other devices authenticated at the same time.
+pub const MAX_AUTHENTICATED: usize = 64;
 /// The most devices remembered that have not proved themselves, without what they say.
 pub const MAX_CANDIDATES: usize = 32;
 /// A device is gone after this many of its own intervals (and half a one, for jitter).
@@ -33,13 +33,13 @@ const ASKED_INTERVALS: u32 = 4;
 const SENDERS_COUNT: Duration = Duration::from_secs(300);
 /// Nobody is answered more often: an honest device asks after four intervals, and these are longer together.
 const ANSWER_GAP: Duration = Duration::from_millis(50);
-/// A device heard for the first time gets its echo so often unasked: broadcasts get lost.
-const FIRST_ECHOES: u8 = 2;
+/// A device heard for the first time gets its response so often unasked: broadcasts get lost.
+const FIRST_RESPONSES: u8 = 2;
 /// A challenge is replaced after this long, or after [`CHALLENGE_INTERVALS`] where reports are that rare.
 pub const CHALLENGE_AGE: Duration = Duration::from_secs(300);
 /// Of a device with nothing to send. Whoever hears a challenge in its last moment answers it before it ceases to count.
 const CHALLENGE_INTERVALS: u32 = 2;
-/// The reports of one's own that are told from a copy's. An echo comes within milliseconds.
+/// The reports of one's own that are told from a copy's. An response comes within milliseconds.
 const SENT_KEPT: usize = 64;
 /// Between two new sessions for copies: a member that plays one has us begin anew no more often.
 pub const ANEW_GAP: Duration = Duration::from_secs(5);
@@ -49,17 +49,17 @@ pub const ANEW_GAP: Duration = Duration::from_secs(5);
 pub struct Session {
     pub id: u64,
     pub address: IpAddr,
-    pub believed: bool,
+    pub authenticated: bool,
     pub interval: Duration,
-    /// Empty unless believed.
+    /// Empty unless authenticated.
     pub senders: Vec<Sender>,
     pub last_heard: Duration,
     first_heard: Duration,
     counters: Window,
     challenge: u64,
     /// Reports of ours that shall still carry its challenge.
-    echoes_owed: u8,
-    /// The last report of ours that carried its challenge, or our doubt.
+    responses_owed: u8,
+    /// The last report of ours that carried its challenge, or our challenge.
     served: u64,
     /// It fell silent and was asked whether it is still there.
     asked: bool,
@@ -72,14 +72,14 @@ impl Session {
         Self {
             id: report.session,
             address: from,
-            believed: false,
+            authenticated: false,
             interval: Duration::ZERO,
             senders: Vec::new(),
             last_heard: now,
             first_heard: now,
             counters: Window::default(),
             challenge: report.challenge,
-            echoes_owed: FIRST_ECHOES,
+            responses_owed: FIRST_RESPONSES,
             served: 0,
             asked: false,
             answer_owed: false,
@@ -104,7 +104,7 @@ impl Session {
     }
 
     fn asked_at(&self) -> Option<Duration> {
-        (self.believed && !self.asked).then(|| self.missed(ASKED_INTERVALS))
+        (self.authenticated && !self.asked).then(|| self.missed(ASKED_INTERVALS))
     }
 
     fn next_deadline(&self) -> Duration {
@@ -190,8 +190,8 @@ impl Sessions {
         self.known.iter()
     }
 
-    pub fn believed(&self) -> impl Iterator<Item = &Session> {
-        self.known.iter().filter(|s| s.believed)
+    pub fn authenticated(&self) -> impl Iterator<Item = &Session> {
+        self.known.iter().filter(|s| s.authenticated)
     }
 
     /// Sessions forgotten because there was no room.
@@ -199,8 +199,8 @@ impl Sessions {
         self.evicted
     }
 
-    pub fn owes_echoes(&self) -> bool {
-        self.known.iter().any(|s| s.echoes_owed > 0)
+    pub fn owes_responses(&self) -> bool {
+        self.known.iter().any(|s| s.responses_owed > 0)
     }
 
     /// Our latest report has this tag.
@@ -220,7 +220,7 @@ impl Sessions {
         report.session == self.own && is_recent && may_begin && !self.sent.contains(&tag)
     }
 
-    /// As after a restart, but that others are believed as before.
+    /// As after a restart, but that others are authenticated as before.
     pub fn begin_anew(&mut self, now: Duration, rng: &mut impl Rng) {
         self.own = rng.next_u64();
         self.counter = 0;
@@ -249,7 +249,7 @@ impl Sessions {
         self.challenged = now;
     }
 
-    /// Takes in an authentic report. What is refused changes nothing that is believed.
+    /// Takes in an authentic report. What is refused changes nothing that is authenticated.
     // Long: the checks, in the order that makes them safe.
     pub fn hear(
         &mut self,
@@ -261,8 +261,8 @@ impl Sessions {
         if report.session == self.own {
             return Err(DatagramRefusal::OwnEcho);
         }
-        let is_ours = |echo: &u64| *echo == self.challenge || Some(*echo) == self.challenge_before;
-        let proof = report.echoes.iter().any(is_ours);
+        let is_ours = |response: &u64| *response == self.challenge || Some(*response) == self.challenge_before;
+        let proof = report.responses.iter().any(is_ours);
         let mut session = match self.known.iter().position(|s| s.id == report.session) {
             Some(at) => {
                 self.known[at].counters.advance(report.counter)?;
@@ -274,38 +274,38 @@ impl Sessions {
                 session
             }
         };
-        let believed_before = session.believed;
+        let authenticated_before = session.authenticated;
         if report.purpose == Purpose::Leaving {
             self.forgotten(now, &session, rng);
-            return if believed_before {
+            return if authenticated_before {
                 Ok(Heard::Left)
             } else {
-                Err(DatagramRefusal::Unbelieved)
+                Err(DatagramRefusal::Unauthenticated)
             };
         }
-        session.believed |= proof;
+        session.authenticated |= proof;
         session.address = from;
         session.last_heard = now;
         session.asked = false;
         session.interval = Duration::from_millis(report.interval_ms.into());
         session.challenge = report.challenge;
-        if report.doubts.contains(&codec::hint(self.own)) {
-            session.echoes_owed = session.echoes_owed.max(1);
+        if report.challenged.contains(&codec::hint(self.own)) {
+            session.responses_owed = session.responses_owed.max(1);
         }
-        if !session.believed {
+        if !session.authenticated {
             self.make_room(now, false, MAX_CANDIDATES, rng);
             self.known.push(session);
-            return Err(DatagramRefusal::Unbelieved);
+            return Err(DatagramRefusal::Unauthenticated);
         }
         let may_ask = session.answered.is_none_or(|at| now >= at + ANSWER_GAP);
         session.answer_owed |= report.purpose == Purpose::Asking && may_ask;
         let started = session.senders.is_empty() && !report.senders.is_empty();
         let stopped = !session.senders.is_empty() && report.senders.is_empty();
         session.senders = report.senders;
-        self.make_room(now, true, MAX_BELIEVED, rng);
+        self.make_room(now, true, MAX_AUTHENTICATED, rng);
         self.retire_predecessor(now, &session, rng);
         self.known.push(session);
-        Ok(match (believed_before, started, stopped) {
+        Ok(match (authenticated_before, started, stopped) {
             (false, ..) => Heard::Joined,
             (true, true, _) => Heard::Started,
             (true, _, true) => Heard::Stopped,
@@ -313,8 +313,8 @@ impl Sessions {
         })
     }
 
-    fn make_room(&mut self, now: Duration, believed: bool, most: usize, rng: &mut impl Rng) {
-        let of_kind = |s: &&Session| s.believed == believed;
+    fn make_room(&mut self, now: Duration, authenticated: bool, most: usize, rng: &mut impl Rng) {
+        let of_kind = |s: &&Session| s.authenticated == authenticated;
         if self.known.iter().filter(of_kind).count() < most {
             return;
         }
@@ -328,15 +328,18 @@ impl Sessions {
     /// report since; a live one does not, so that a forged source address takes nobody's place.
     fn retire_predecessor(&mut self, now: Duration, successor: &Session, rng: &mut impl Rng) {
         let retired = |s: &Session| {
-            s.believed && s.address == successor.address && s.last_heard <= successor.first_heard && now >= s.missed(1)
+            s.authenticated
+                && s.address == successor.address
+                && s.last_heard <= successor.first_heard
+                && now >= s.missed(1)
         };
         self.forget(now, retired, rng);
     }
 
-    /// Removes the sessions that were silent for too long; returns the addresses of those that had been believed.
+    /// Removes the sessions that were silent for too long; returns the addresses of those that had been authenticated.
     pub fn expire(&mut self, now: Duration, rng: &mut impl Rng) -> Vec<IpAddr> {
         let silent = self.forget(now, |s| now >= s.gone_at(), rng);
-        silent.iter().filter(|s| s.believed).map(|s| s.address).collect()
+        silent.iter().filter(|s| s.authenticated).map(|s| s.address).collect()
     }
 
     /// When to call [`Self::expire`] and [`Self::poll_direct`] next.
@@ -365,37 +368,42 @@ impl Sessions {
         forgotten
     }
 
-    /// Without its counter a recorded report could not be told from a new one, so what it echoes must no longer
+    /// Without its counter a recorded report could not be told from a new one, so what it responses must no longer
     /// count.
     fn forgotten(&mut self, now: Duration, session: &Session, rng: &mut impl Rng) {
-        if session.believed {
+        if session.authenticated {
             self.change_challenge(now, rng);
         }
     }
 
-    /// This device's next report to everyone. Of those that wait for an echo, or are doubted, the ones served
+    /// This device's next report to everyone. Of those that wait for an response, or are challenged, the ones served
     /// longest ago come first.
     pub fn compose(&mut self, senders: &[Sender], interval: Duration, purpose: Purpose) -> Report {
         let (mut report, left) = self.compose_direct(senders, interval, purpose);
         self.known.sort_by_key(|s| s.served);
-        for session in self.known.iter_mut().filter(|s| !s.believed).take(codec::MAX_DOUBTS) {
-            report.doubts.push(codec::hint(session.id));
+        for session in self
+            .known
+            .iter_mut()
+            .filter(|s| !s.authenticated)
+            .take(codec::MAX_CHALLENGED)
+        {
+            report.challenged.push(codec::hint(session.id));
             session.served = self.counter;
         }
-        let room = (2 + left / codec::ECHO_BYTES).min(codec::MAX_ECHOES);
-        for session in self.known.iter_mut().filter(|s| s.echoes_owed > 0).take(room) {
-            report.echoes.push(session.challenge);
-            session.echoes_owed -= 1;
+        let room = (2 + left / codec::ECHO_BYTES).min(codec::MAX_RESPONSES);
+        for session in self.known.iter_mut().filter(|s| s.responses_owed > 0).take(room) {
+            report.responses.push(session.challenge);
+            session.responses_owed -= 1;
             session.served = self.counter;
         }
         report
     }
 
-    /// A report to one device, which believes this one already; and the room left in it for more than two
-    /// echoes. Tells the first senders that fit.
+    /// A report to one device, which authenticates this one already; and the room left in it for more than two
+    /// responses. Tells the first senders that fit.
     pub fn compose_direct(&mut self, senders: &[Sender], interval: Duration, purpose: Purpose) -> (Report, usize) {
         self.counter += 1;
-        // Two echoes always fit.
+        // Two responses always fit.
         let mut left = MAX_CONTENT_BYTES - codec::MAX_FIXED_BYTES - 2 * codec::ECHO_BYTES;
         let fits = |sender: &&Sender| {
             let after = left.checked_sub(sender.encoded_bytes());
@@ -409,8 +417,8 @@ impl Sessions {
             challenge: self.challenge,
             interval_ms: interval.as_millis().try_into().unwrap_or(u32::MAX),
             purpose,
-            doubts: Vec::new(),
-            echoes: Vec::new(),
+            challenged: Vec::new(),
+            responses: Vec::new(),
             senders: senders.copied().collect(),
         };
         (report, left)
@@ -449,8 +457,8 @@ mod tests {
             challenge: 2,
             interval_ms: *codec::INTERVAL_RANGE_MS.end(),
             purpose: Purpose::Telling,
-            doubts: Vec::new(),
-            echoes: vec![sessions.challenge],
+            challenged: Vec::new(),
+            responses: vec![sessions.challenge],
             senders: vec![Sender {
                 cwnd_segments: 4,
                 min_rtt_us: 100_000,
@@ -467,7 +475,7 @@ mod tests {
         let heard = sessions.hear(Duration::ZERO, from, report, &mut rng);
         assert_eq!(heard, Ok(Heard::Joined));
         let mut gone_s = 0;
-        while sessions.believed().next().is_some() {
+        while sessions.authenticated().next().is_some() {
             gone_s += 10;
             sessions.expire(Duration::from_secs(gone_s), &mut rng);
         }

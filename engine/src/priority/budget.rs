@@ -38,7 +38,7 @@ impl Account {
     }
 
     /// What a user who has overrun the grant lately waits for: a second, and twice as long after each time that follows.
-    pub fn barred_for(&self, now: Duration) -> Option<Duration> {
+    pub fn suspended_for(&self, now: Duration) -> Option<Duration> {
         let left = self.back_off.next()?.checked_sub(now)?;
         (!left.is_zero()).then_some(left)
     }
@@ -118,8 +118,8 @@ impl Priority {
         let used = cpu.saturating_sub(held.cpu);
         let since = now.saturating_sub(held.looked).max(Duration::from_millis(1));
         (held.cpu, held.looked) = (cpu, now);
-        let with_lent = used + std::mem::take(&mut held.loan.since_look);
-        held.rate = with_lent.as_secs_f64() / since.as_secs_f64();
+        let with_donated = used + std::mem::take(&mut held.donation.since_look);
+        held.rate = with_donated.as_secs_f64() / since.as_secs_f64();
         let account = self.accounts.entry(held.account.clone()).or_default();
         for spent in [&mut held.spent, &mut account.spent, &mut self.of_rules.spent] {
             spent.add(now, used, self.limits.window);
@@ -135,7 +135,7 @@ impl Priority {
             held.tasks = sample.tasks;
             self.charge(now, sample.id, sample.cpu);
             if let Some(found) = sample.found {
-                self.step_back(now, sample.id, &found);
+                self.report_conflict(now, sample.id, &found);
             }
         }
         let window = self.limits.window;
@@ -146,31 +146,31 @@ impl Priority {
         // Nothing follows from the others any more.
         self.accounts
             .retain(|_, account| account.is_overdrawn(now, window, Duration::ZERO) || !account.is_forgotten(now));
-        while let Some((id, why)) = self.overrun_of_a_rule(now) {
-            self.demote(now, id, &why);
+        while let Some((id, reason)) = self.overrun_of_a_rule(now) {
+            self.demote(now, id, &reason);
         }
         while self.is_over_total(now) {
             if self.lower_a_part(now, "all real time together overran total_percent") {
                 continue;
             }
             let budget = self.total_budget();
-            let Some((id, why)) = self.worst(now, &budget, &self.of_rules) else {
+            let Some((id, reason)) = self.worst(now, &budget, &self.of_rules) else {
                 break;
             };
-            self.demote(now, id, &why);
+            self.demote(now, id, &reason);
         }
     }
 
     /// Lowers NAPI threads, or else the chain that used most, for a while; what it used counts no more. False where none of
     /// them has used anything.
-    fn lower_a_part(&mut self, now: Duration, why: &'static str) -> bool {
+    fn lower_a_part(&mut self, now: Duration, reason: &'static str) -> bool {
         let least = Duration::from_nanos(1);
         let is_lowered = self
             .napi
-            .lower_if_used(now, least, self.limits.window, why, &mut self.actions)
+            .lower_if_used(now, least, self.limits.window, reason, &mut self.actions)
             || self
                 .chains
-                .lower_busiest(now, least, self.limits.window, why, &mut self.actions);
+                .lower_busiest(now, least, self.limits.window, reason, &mut self.actions);
         self.counters.parts_lowered += u64::from(is_lowered);
         is_lowered
     }
@@ -202,11 +202,11 @@ impl Priority {
             && budget.account.is_some()
             && let Some((id, _)) = new.next()
         {
-            let why = format!(
+            let reason = format!(
                 "another process of its rule overran the budget, and this one was started less than {} ms before; no real time until it is started anew",
                 window.as_millis()
             );
-            return Some((id, why));
+            return Some((id, reason));
         }
         let used = self.used(now, budget);
         if used <= budget.time && !self.is_no_better(now, budget, account) {
@@ -219,17 +219,20 @@ impl Priority {
         if own * 10 < window.min(budget.time) {
             return None;
         }
-        let lent = held.loan.shown(now, window).map(|lent| format!("{lent}; with that "));
-        let why = format!(
+        let donated = held
+            .donation
+            .shown(now, window)
+            .map(|donated| format!("{donated}; with that "));
+        let reason = format!(
             "{}it used {} ms of CPU in the last {} ms, of {} ms that count against the budget of {}% of {}; no real time until it is started anew",
-            lent.unwrap_or_default(),
+            donated.unwrap_or_default(),
             own.as_millis(),
             window.as_millis(),
             used.as_millis(),
             budget.percent,
             budget.of,
         );
-        Some((id, why))
+        Some((id, reason))
     }
 
     pub(super) fn granted_of(&self, account: Option<&str>) -> impl Iterator<Item = (ProcessId, &MatchedProcess)> {
@@ -286,7 +289,7 @@ impl Priority {
         self.of_rules.spent.within(now, window) + self.chains.used(now, window) + self.napi.used(now, window)
     }
 
-    pub(super) fn demote(&mut self, now: Duration, id: ProcessId, why: &str) {
+    pub(super) fn demote(&mut self, now: Duration, id: ProcessId, reason: &str) {
         let Some(held) = self.held.get(&id) else { return };
         let old = held.old.clone();
         // It has paid: the others are not charged with what it used.
@@ -296,7 +299,7 @@ impl Priority {
             account.spent.take_out(&held.spent);
         }
         self.counters.demoted += 1;
-        self.record_loss(id, old, why.to_owned());
+        self.record_loss(id, old, reason.to_owned());
         self.set_standing(id, Standing::Without);
         self.after_chains(now, Action::Revoke { id });
     }

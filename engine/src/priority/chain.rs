@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Threads that handle requests of a chain: raised by a request with a deadline, lowered by other work, by the end of the
-//! deadline, or when the chain's share of a CPU is used up. Then the whole chain is barred for a second, whatever arrives:
+//! deadline, or when the chain's share of a CPU is used up. Then the whole chain is suspended for a second, whatever arrives:
 //! a stranger decides how many requests come.
 
 use std::borrow::Cow;
@@ -26,7 +26,7 @@ const SLOT: Duration = Duration::from_millis(10);
 pub const THREADS_KEPT: usize = 128;
 
 const REQUEST: &str = "a request with a deadline came";
-const RULE: &str = "a [[realtime]] rule decides about its process";
+const RULE: &str = "a [[priority]] rule decides about its process";
 
 /// A local service.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -59,7 +59,7 @@ pub(super) struct Chain {
     pub limits: ChainLimits,
     share: Share,
     pub spent: Spent,
-    pub barred_until: Duration,
+    pub suspended_until: Duration,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -81,7 +81,7 @@ pub(super) struct Handler {
     pub lowers: u64,
     pub changed: Duration,
     /// Of the latest change. Mostly a constant: one is made for each request of a stranger's.
-    pub why: Cow<'static, str>,
+    pub reason: Cow<'static, str>,
 }
 
 #[derive(Debug, Default)]
@@ -99,7 +99,7 @@ impl Chains {
                 limits,
                 share: Share::new(now, limits.share_percent),
                 spent: Spent::default(),
-                barred_until: Duration::ZERO,
+                suspended_until: Duration::ZERO,
             };
             (service, chain)
         };
@@ -130,7 +130,7 @@ impl Chains {
 
     pub fn request(&mut self, now: Duration, tid: u32, pid: u32, service: Service, actions: &mut Vec<Action>) {
         let Some(chain) = self.chains.get(&service) else { return };
-        if now < chain.barred_until {
+        if now < chain.suspended_until {
             return;
         }
         let priority = chain.limits.priority;
@@ -142,7 +142,7 @@ impl Chains {
         if thread.state == HandlerState::NotRaised {
             thread.state = HandlerState::Asked;
         }
-        thread.why = REQUEST.into();
+        thread.reason = REQUEST.into();
         actions.push(Action::Raise { tid, priority });
     }
 
@@ -153,7 +153,7 @@ impl Chains {
             return;
         }
         if let Some(thread) = self.thread(now, tid, pid, service) {
-            thread.why = RULE.into();
+            thread.reason = RULE.into();
         }
         self.charge(now, service, COST, actions);
     }
@@ -176,7 +176,7 @@ impl Chains {
             raises: 0,
             lowers: 0,
             changed: now,
-            why: REQUEST.into(),
+            reason: REQUEST.into(),
         });
         (thread.pid, thread.service, thread.changed) = (pid, service, now);
         Some(thread)
@@ -199,9 +199,9 @@ impl Chains {
                 (thread.counted, thread.state) = (cpu, HandlerState::Raised);
                 self.charge(now, service, used + COST, actions);
             }
-            Err(why) => {
+            Err(reason) => {
                 thread.state = HandlerState::NotRaised;
-                thread.why = why.into();
+                thread.reason = reason.into();
                 // It would be refused again, and a stranger decides how often that is tried.
                 let until = now + WINDOW;
                 actions.push(Action::Bar { service, until });
@@ -213,7 +213,7 @@ impl Chains {
         self.lower(now, tid, "something else than a request came".into(), actions);
     }
 
-    /// A rule's grant is about to change this process: each thing is put back by the part that changed it.
+    /// A rule's grant is about to change this process: each thing is restored by the part that changed it.
     pub fn lower_process(&mut self, now: Duration, pid: u32, actions: &mut Vec<Action>) {
         self.lower_all(now, |thread| thread.pid == pid, RULE.into(), actions);
     }
@@ -222,20 +222,20 @@ impl Chains {
         &mut self,
         now: Duration,
         which: impl Fn(&Handler) -> bool,
-        why: Cow<'static, str>,
+        reason: Cow<'static, str>,
         actions: &mut Vec<Action>,
     ) {
         let those = self.threads.iter().filter(|(_, thread)| which(thread));
         let tids: Vec<u32> = those.map(|(tid, _)| *tid).collect();
         for tid in tids {
-            self.lower(now, tid, why.clone(), actions);
+            self.lower(now, tid, reason.clone(), actions);
         }
     }
 
-    fn lower(&mut self, now: Duration, tid: u32, why: Cow<'static, str>, actions: &mut Vec<Action>) {
+    fn lower(&mut self, now: Duration, tid: u32, reason: Cow<'static, str>, actions: &mut Vec<Action>) {
         let thread = self.threads.get_mut(&tid);
         if let Some(thread) = thread.filter(|thread| thread.state != HandlerState::NotRaised) {
-            (thread.changed, thread.why) = (now, why);
+            (thread.changed, thread.reason) = (now, reason);
             actions.push(Action::Lower { tid });
         }
     }
@@ -283,8 +283,8 @@ impl Chains {
                 continue;
             }
             if sample.is_awake {
-                let why = "it still computed after its request's deadline";
-                self.lower(now, sample.tid, why.into(), actions);
+                let reason = "it still computed after its request's deadline";
+                self.lower(now, sample.tid, reason.into(), actions);
             } else if self.threads.len() >= THREADS_KEPT {
                 self.lower(
                     now,
@@ -302,7 +302,7 @@ impl Chains {
         self.chains.clear();
     }
 
-    /// Takes what was used from the chain's share. False where nothing is left: then the whole chain is barred.
+    /// Takes what was used from the chain's share. False where nothing is left: then the whole chain is suspended.
     pub(super) fn charge(
         &mut self,
         now: Duration,
@@ -318,8 +318,8 @@ impl Chains {
         if chain.share.spend(now, used) {
             return true;
         }
-        let why = format!("its service has used its {}% of a CPU", chain.limits.share_percent);
-        self.bar(now, service, WINDOW, why.into(), actions);
+        let reason = format!("its service has used its {}% of a CPU", chain.limits.share_percent);
+        self.bar(now, service, WINDOW, reason.into(), actions);
         false
     }
 
@@ -328,16 +328,16 @@ impl Chains {
         now: Duration,
         service: Service,
         time: Duration,
-        why: Cow<'static, str>,
+        reason: Cow<'static, str>,
         actions: &mut Vec<Action>,
     ) {
         let Some(chain) = self.chains.get_mut(&service) else {
             return;
         };
-        let until = chain.barred_until.max(now + time);
-        chain.barred_until = until;
+        let until = chain.suspended_until.max(now + time);
+        chain.suspended_until = until;
         actions.push(Action::Bar { service, until });
-        self.lower_all(now, |thread| thread.service == service, why, actions);
+        self.lower_all(now, |thread| thread.service == service, reason, actions);
     }
 
     /// Bars the chain that used most in the window, where that is `least` or more. What it used has been
@@ -347,7 +347,7 @@ impl Chains {
         now: Duration,
         least: Duration,
         window: Duration,
-        why: &'static str,
+        reason: &'static str,
         actions: &mut Vec<Action>,
     ) -> bool {
         let by_use = self
@@ -359,13 +359,13 @@ impl Chains {
             return false;
         };
         chain.spent.clear();
-        self.bar(now, service, WINDOW, why.into(), actions);
+        self.bar(now, service, WINDOW, reason.into(), actions);
         true
     }
 
     pub fn unbar_all(&mut self, now: Duration, actions: &mut Vec<Action>) {
         for (service, chain) in &mut self.chains {
-            chain.barred_until = now;
+            chain.suspended_until = now;
             actions.push(Action::Bar {
                 service: *service,
                 until: now,
@@ -373,10 +373,10 @@ impl Chains {
         }
     }
 
-    pub fn bar_all(&mut self, now: Duration, time: Duration, why: &'static str, actions: &mut Vec<Action>) {
+    pub fn bar_all(&mut self, now: Duration, time: Duration, reason: &'static str, actions: &mut Vec<Action>) {
         let services: Vec<Service> = self.chains.keys().copied().collect();
         for service in services {
-            self.bar(now, service, time, why.into(), actions);
+            self.bar(now, service, time, reason.into(), actions);
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{Grant, Grants, Policy, Priority, PriorityLimits, PriorityRule, Schedule};
-use crate::config::{CEILING, Config, ConfigError, RealtimeRule, SchedPolicyName, wrong};
+use crate::config::{CEILING, Config, ConfigError, PrioritySection, SchedPolicyName, wrong};
 use crate::matcher::Matcher;
 
 /// The numbers of names; None where there is no such user or group.
@@ -19,7 +19,7 @@ impl Priority {
     /// # Errors
     /// The first rule or grant that is impossible: a user that does not exist, a CPU that is not there.
     pub fn from_config(config: &Config, cpus: u32, names: &Names<'_>, dry_run: bool) -> Result<Self, ConfigError> {
-        let limits = &config.realtime_limits;
+        let limits = &config.priority_limits;
         let number = |of: &dyn Fn(&str) -> Option<u32>, key: &str, name: &Option<String>| {
             let Some(name) = name else { return Ok(None) };
             of(name)
@@ -27,14 +27,14 @@ impl Priority {
                 .ok_or_else(|| wrong(key, format!("there is no `{name}` on this machine")))
         };
         let mut rules: Vec<PriorityRule> = Vec::new();
-        for (at, rule) in config.realtime.iter().enumerate() {
+        for (at, rule) in config.priority.iter().enumerate() {
             let uid = number(names.user, "realtime.user", &rule.conditions.user)?;
             if let Some(cpu) = rule.cpus.iter().find(|cpu| **cpu >= cpus) {
-                return Err(wrong("realtime.cpus", format!("there is no CPU {cpu} on this machine")));
+                return Err(wrong("priority.cpus", format!("there is no CPU {cpu} on this machine")));
             }
             let name = rule.name.clone().unwrap_or_else(|| format!("realtime {}", at + 1));
             if rules.iter().any(|known| known.name == name) {
-                return Err(wrong("realtime.name", format!("`{name}` is given twice")));
+                return Err(wrong("priority.name", format!("`{name}` is given twice")));
             }
             rules.push(PriorityRule::from_config(name, rule, uid)?);
         }
@@ -53,7 +53,7 @@ impl Priority {
             max_tasks: limits.max_tasks,
             total_percent: limits.total_percent,
             window: Duration::from_millis(limits.window_ms.into()),
-            longest_wait: Duration::from_millis(limits.canary_ms.into()),
+            longest_wait: Duration::from_millis(limits.starvation_ms.into()),
             cpus,
         };
         Ok(Self::new(limits, grants, rules, dry_run))
@@ -65,7 +65,7 @@ impl PriorityRule {
     ///
     /// # Errors
     /// Where the deadline policy lacks its times, or they are in no order.
-    pub fn from_config(name: String, rule: &RealtimeRule, uid: Option<u32>) -> Result<Self, ConfigError> {
+    pub fn from_config(name: String, rule: &PrioritySection, uid: Option<u32>) -> Result<Self, ConfigError> {
         Ok(Self {
             name,
             matcher: Matcher::new(&rule.conditions, uid),
@@ -80,7 +80,7 @@ impl PriorityRule {
     }
 }
 
-fn policy(rule: &RealtimeRule) -> Result<Policy, ConfigError> {
+fn policy(rule: &PrioritySection) -> Result<Policy, ConfigError> {
     let priority = rule.priority;
     Ok(match rule.policy {
         SchedPolicyName::Fifo => Policy::Fifo { priority },

@@ -47,7 +47,7 @@ impl Grants {
         max_priority: u32,
     ) -> Result<(), String> {
         let Some(grant) = self.of(uid, gids)? else {
-            return priority_within(rule, max_priority, "max_priority in [realtime_limits]");
+            return priority_within(rule, max_priority, "max_priority in [priority_limits]");
         };
         if matches!(rule.schedule.policy, Policy::Deadline { .. }) {
             return Err("only root may ask for the deadline policy".to_owned());

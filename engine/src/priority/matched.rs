@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::lending::Loan;
+use super::donation::DonatedSpan;
 use super::spent::Spent;
 use super::{Action, PriorityRule, Schedule};
 use crate::change::{Change, Setting, Subject, Value};
@@ -29,9 +29,9 @@ pub(super) struct MatchedProcess {
     pub standing: Standing,
     pub tasks: u32,
     pub cpu: Duration,
-    /// Lent time included.
+    /// Donated time included.
     pub spent: Spent,
-    pub loan: Loan,
+    pub donation: DonatedSpan,
     pub since: Duration,
     /// When its CPU time was last looked at, and the share of one CPU that it used since the time before.
     pub looked: Duration,
@@ -59,7 +59,7 @@ impl MatchedProcess {
         }
     }
 
-    pub(super) fn change(&self, id: ProcessId, old: Value, new: Value, why: String, made: bool) -> Action {
+    pub(super) fn change(&self, id: ProcessId, old: Value, new: Value, reason: String, made: bool) -> Action {
         Action::Record(Box::new(Change {
             subject: Subject::Process { id },
             name: self.process.exe.clone(),
@@ -67,7 +67,7 @@ impl MatchedProcess {
             old,
             new,
             rule: self.rule.clone(),
-            why,
+            reason,
             made,
         }))
     }

@@ -34,7 +34,7 @@ pub(super) enum NapiState {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RefusedThread {
     pub tid: u32,
-    pub why: String,
+    pub reason: String,
 }
 
 #[derive(Debug, Default)]
@@ -97,8 +97,8 @@ impl Napi {
             _ => NapiState::Raised,
         };
         self.record((NOT_RAISED, &self.shown()), "napi_priority", actions);
-        for RefusedThread { tid, why } in &self.refused {
-            let change = self.change(*tid, (NOT_RAISED, &self.shown()), why, false);
+        for RefusedThread { tid, reason } in &self.refused {
+            let change = self.change(*tid, (NOT_RAISED, &self.shown()), reason, false);
             actions.push(Action::Record(Box::new(change)));
         }
     }
@@ -162,22 +162,22 @@ impl Napi {
         now: Duration,
         least: Duration,
         window: Duration,
-        why: &str,
+        reason: &str,
         actions: &mut Vec<Action>,
     ) -> bool {
         let has_used = self.spent.within(now, window) >= least;
         if has_used {
-            self.lower(now, WINDOW, why, actions);
+            self.lower(now, WINDOW, reason, actions);
         }
         has_used
     }
 
-    pub fn lower(&mut self, now: Duration, time: Duration, why: &str, actions: &mut Vec<Action>) {
+    pub fn lower(&mut self, now: Duration, time: Duration, reason: &str, actions: &mut Vec<Action>) {
         self.spent.clear();
         // What is asked for now is raised before this is carried out.
         if self.has_raised() {
             actions.push(Action::LowerNapi);
-            self.record((&self.shown(), NOT_RAISED), why, actions);
+            self.record((&self.shown(), NOT_RAISED), reason, actions);
         }
         if self.is_wanted() {
             self.state = NapiState::Lowered { until: now + time };
@@ -195,12 +195,12 @@ impl Napi {
         format!("FIFO {}", self.priority)
     }
 
-    fn record(&self, values: (&str, &str), why: &str, actions: &mut Vec<Action>) {
-        let changes = self.raised().map(|tid| self.change(tid, values, why, true));
+    fn record(&self, values: (&str, &str), reason: &str, actions: &mut Vec<Action>) {
+        let changes = self.raised().map(|tid| self.change(tid, values, reason, true));
         actions.extend(changes.map(|change| Action::Record(Box::new(change))));
     }
 
-    fn change(&self, tid: u32, (old, new): (&str, &str), why: &str, made: bool) -> Change {
+    fn change(&self, tid: u32, (old, new): (&str, &str), reason: &str, made: bool) -> Change {
         Change {
             subject: Subject::Thread { tid },
             name: "NAPI".to_owned(),
@@ -208,7 +208,7 @@ impl Napi {
             old: old.into(),
             new: new.into(),
             rule: "[receive]".to_owned(),
-            why: why.to_owned(),
+            reason: reason.to_owned(),
             made,
         }
     }

@@ -17,14 +17,14 @@ const WHY: &str = "giveway is paused";
 
 #[derive(Debug)]
 pub(super) struct Pause {
-    pub why: String,
+    pub reason: String,
     /// Processes that get it at the end.
     pub had: BTreeSet<ProcessId>,
 }
 
 impl Priority {
     /// Takes everything back, for this reason.
-    pub fn pause(&mut self, now: Duration, why: String) -> Vec<Action> {
+    pub fn pause(&mut self, now: Duration, reason: String) -> Vec<Action> {
         #[cfg(feature = "corpus")]
         self.note(now, &Call::Pause);
         let had = self.having.clone();
@@ -32,11 +32,11 @@ impl Priority {
             let Some(old) = self.held.get(id).map(|held| held.old.clone()) else {
                 continue;
             };
-            self.record_loss(*id, old, why.clone());
+            self.record_loss(*id, old, reason.clone());
             self.set_standing(*id, Standing::Without);
             self.after_chains(now, Action::Revoke { id: *id });
         }
-        self.paused = Some(Pause { why, had });
+        self.paused = Some(Pause { reason, had });
         self.napi.lower(now, LONGEST, WHY, &mut self.actions);
         self.chains.bar_all(now, LONGEST, WHY, &mut self.actions);
         self.release();
@@ -70,9 +70,9 @@ impl Priority {
                 self.set_standing(id, Standing::Asked);
                 self.after_chains(now, Action::Grant { id, schedule });
             }
-            Err(why) => {
+            Err(reason) => {
                 self.counters.refused += 1;
-                self.record_gain(id, format!("no real time: {why}"), false);
+                self.record_gain(id, format!("no real time: {reason}"), false);
             }
         }
     }

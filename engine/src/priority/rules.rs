@@ -83,7 +83,7 @@ impl Priority {
         let Some(at) = self.rule_at(name, asking).or_else(of_anybody) else {
             let whose = if uid == 0 { "" } else { " of yours" };
             return Err(format!(
-                "there is no rule `{name}`{whose}; `giveway realtime list` shows them"
+                "there is no rule `{name}`{whose}; `giveway priority list` shows them"
             ));
         };
         if self.rules[at].added_by.is_none() {
@@ -141,8 +141,8 @@ impl Priority {
         self.charge(now, started.id, started.cpu);
         let (id, process) = (started.id, &started.process);
         let Some(rule) = self.launched(id, process).or(matching) else {
-            let why = format!("it runs {} now, which no rule matches", process.exe);
-            self.revoke(now, id, &why);
+            let reason = format!("it runs {} now, which no rule matches", process.exe);
+            self.revoke(now, id, &reason);
             return;
         };
         if let Some(held) = self.held.get_mut(&id) {
@@ -151,12 +151,12 @@ impl Priority {
                 held.process = started.process;
                 return;
             }
-            let why = format!("it runs {} now, which rule `{}` matches", process.exe, rule.name);
-            self.revoke(now, id, &why);
+            let reason = format!("it runs {} now, which rule `{}` matches", process.exe, rule.name);
+            self.revoke(now, id, &reason);
         }
         match self.may_grant(now, &rule, started.tasks) {
             Ok(()) => self.grant(now, started, &rule),
-            Err(why) => {
+            Err(reason) => {
                 if let Some(pause) = &mut self.paused {
                     pause.had.insert(id);
                 }
@@ -165,7 +165,7 @@ impl Priority {
                     return;
                 }
                 self.hold(now, started, &rule, Standing::Without);
-                self.record_gain(id, format!("no real time: {why}"), false);
+                self.record_gain(id, format!("no real time: {reason}"), false);
             }
         }
     }
@@ -195,7 +195,7 @@ impl Priority {
         let before = self.held.remove(&started.id);
         let same = before.filter(|before| before.account == rule.account());
         let since = same.as_ref().map_or(now, |same| same.since);
-        let (spent, loan) = same.map(|same| (same.spent, same.loan)).unwrap_or_default();
+        let (spent, donation) = same.map(|same| (same.spent, same.donation)).unwrap_or_default();
         let held = MatchedProcess {
             process: started.process,
             rule: rule.name.clone(),
@@ -206,7 +206,7 @@ impl Priority {
             cpu: started.cpu,
             since,
             spent,
-            loan,
+            donation,
             looked: now,
             rate: 0.0,
             budget_percent: rule.budget_percent,
@@ -236,7 +236,7 @@ impl Priority {
     /// Whether so many tasks more are within all budgets.
     pub(super) fn may_grant(&self, now: Duration, rule: &PriorityRule, tasks: u32) -> Result<(), String> {
         if let Some(pause) = &self.paused {
-            return Err(pause.why.clone());
+            return Err(pause.reason.clone());
         }
         if let Some(until) = self.held_off_until.filter(|until| now < *until) {
             let left_s = until.saturating_sub(now).as_secs_f64();
@@ -260,8 +260,8 @@ impl Priority {
         let window = self.limits.window;
         let budget = budget::share(window, rule.budget_percent);
         let account = self.accounts.get(&rule.account());
-        let barred_for = rule.user().and_then(|_| account?.barred_for(now));
-        if let Some(left) = barred_for {
+        let suspended_for = rule.user().and_then(|_| account?.suspended_for(now));
+        if let Some(left) = suspended_for {
             return Err(format!(
                 "{} has overrun the budget of its grant; nothing is granted to it for {:.0} s more",
                 rule.account(),
@@ -301,8 +301,9 @@ impl Priority {
         if is_free {
             self.after_chains(now, Action::GrantTask { id, tid });
         } else if !was_full {
-            let why = format!("its new threads get no real time: {of_rule} tasks of the rule, {of_all} in all have it");
-            self.record_gain(id, why, false);
+            let reason =
+                format!("its new threads get no real time: {of_rule} tasks of the rule, {of_all} in all have it");
+            self.record_gain(id, reason, false);
         }
     }
 
@@ -321,27 +322,27 @@ impl Priority {
                 held.tasks = given.tasks;
                 held.old = given.old.into();
                 let is_launched = held.rule.starts_with(grant::LAUNCHED);
-                let why = if is_launched {
+                let reason = if is_launched {
                     "it asked for it"
                 } else {
                     "the rule matches it"
                 };
                 self.set_standing(id, Standing::Granted);
                 self.counters.granted += 1;
-                self.record_gain(id, why.to_owned(), !self.dry_run);
+                self.record_gain(id, reason.to_owned(), !self.dry_run);
             }
-            Err(why) => {
+            Err(reason) => {
                 self.set_standing(id, Standing::Without);
                 self.counters.failed += 1;
-                self.record_gain(id, why, false);
+                self.record_gain(id, reason, false);
             }
         }
     }
 
-    pub(super) fn put_off(&mut self, id: ProcessId, why: String) {
+    pub(super) fn put_off(&mut self, id: ProcessId, reason: String) {
         if self.held.get(&id).is_some_and(|held| held.standing == Standing::Asked) {
             self.counters.failed += 1;
-            self.record_gain(id, format!("{why}; tried again soon"), false);
+            self.record_gain(id, format!("{reason}; tried again soon"), false);
             self.remove(id);
         }
     }
@@ -354,35 +355,35 @@ impl Priority {
     }
 
     /// Another tool has the last word on a process. Threads that it has not touched do not keep what no budget counts.
-    pub(super) fn step_back(&mut self, now: Duration, id: ProcessId, found: &str) {
+    pub(super) fn report_conflict(&mut self, now: Duration, id: ProcessId, found: &str) {
         self.set_standing(id, Standing::Without);
-        self.counters.stepped_back += 1;
-        let why = "another tool has changed it; it is left alone until it is started anew".to_owned();
-        self.record_loss(id, found.into(), why);
+        self.counters.conflict += 1;
+        let reason = "another tool has changed it; it is left alone until it is started anew".to_owned();
+        self.record_loss(id, found.into(), reason);
         self.after_chains(now, Action::Revoke { id });
     }
 
     /// Takes back what a process has, if anything, and holds it no more.
-    fn revoke(&mut self, now: Duration, id: ProcessId, why: &str) {
+    fn revoke(&mut self, now: Duration, id: ProcessId, reason: &str) {
         if let Some(held) = self.held.get(&id).filter(|held| held.standing != Standing::Without) {
             self.counters.revoked += 1;
-            self.record_loss(id, held.old.clone(), why.to_owned());
+            self.record_loss(id, held.old.clone(), reason.to_owned());
             self.after_chains(now, Action::Revoke { id });
         }
         self.remove(id);
     }
 
     /// What its rule has given it; where not `made`, what it would have given and a limit or the kernel refused.
-    pub(super) fn record_gain(&mut self, id: ProcessId, why: String, made: bool) {
+    pub(super) fn record_gain(&mut self, id: ProcessId, reason: String, made: bool) {
         let Some(held) = self.held.get(&id) else { return };
-        let change = held.change(id, held.old.clone(), held.schedule.shown().into(), why, made);
+        let change = held.change(id, held.old.clone(), held.schedule.shown().into(), reason, made);
         self.actions.push(change);
     }
 
     /// From what it was given to `new`.
-    pub(super) fn record_loss(&mut self, id: ProcessId, new: Value, why: String) {
+    pub(super) fn record_loss(&mut self, id: ProcessId, new: Value, reason: String) {
         let Some(held) = self.held.get(&id) else { return };
-        let change = held.change(id, held.schedule.shown().into(), new, why, !self.dry_run);
+        let change = held.change(id, held.schedule.shown().into(), new, reason, !self.dry_run);
         self.actions.push(change);
     }
 }

@@ -4,7 +4,7 @@
 //! NAPI threads and chains go first, when half of its patience is over, if they have used any of that time; then the detector
 //! has the other half to run. Where it does not, everything goes. So the bound for a rule's process that spins is the same
 //! as if there were neither: the patience (but no less than [`SOONEST`] + one look) and one look, 500 ms by default. Where
-//! others computed at a priority that was lent to them, those who lent it go first, and the detector has one look more. Where
+//! others computed at a priority that was donated to them, those who donated it go first, and the detector has one look more. Where
 //! users computed within their grants, they go before what root chose, and the detector has two looks more at most.
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ impl Priority {
         if waited < patience || !has_had_its_look {
             return;
         }
-        if self.demote_lenders(now, cpu, waited) || self.demote_users(now, cpu, waited) {
+        if self.demote_donors(now, cpu, waited) || self.demote_users(now, cpu, waited) {
             self.counters.starved += 1;
             self.lowered_for_starvation = Some(now);
         } else {
@@ -50,9 +50,9 @@ impl Priority {
     /// Those NAPI threads and chains that had a tenth of that time or more.
     fn lower_parts(&mut self, now: Duration, waited: Duration) -> bool {
         let (least, window) = (waited / 10, waited);
-        let why = "other work could not run for too long";
-        let mut lowered = u64::from(self.napi.lower_if_used(now, least, window, why, &mut self.actions));
-        while self.chains.lower_busiest(now, least, window, why, &mut self.actions) {
+        let reason = "other work could not run for too long";
+        let mut lowered = u64::from(self.napi.lower_if_used(now, least, window, reason, &mut self.actions));
+        while self.chains.lower_busiest(now, least, window, reason, &mut self.actions) {
             lowered += 1;
         }
         self.counters.parts_lowered += lowered;
@@ -81,13 +81,13 @@ impl Priority {
                 break;
             }
             left = left.saturating_sub(*used);
-            let why = format!(
+            let reason = format!(
                 "a thread without real time on CPU {cpu} could not run for {} ms, and {user} used {} ms of that; no real time \
                  until it is started anew",
                 waited.as_millis(),
                 used.as_millis(),
             );
-            ids.iter().for_each(|id| self.demote(now, *id, &why));
+            ids.iter().for_each(|id| self.demote(now, *id, &reason));
         }
         self.users_paid_for_starvation |= !by_use.is_empty();
         !by_use.is_empty()
@@ -108,16 +108,16 @@ impl Priority {
         let Some(blamed) = blamed else { return };
         self.held_off_until = Some(now + HOLD);
         self.counters.starved += 1;
-        let why = format!(
+        let reason = format!(
             "a thread without real time on CPU {cpu} could not run for {} ms; most of the last {} ms of real time: {blamed}",
             waited.as_millis(),
             window.as_millis(),
         );
         for (_, id) in by_use {
-            self.demote(now, id, &why);
+            self.demote(now, id, &reason);
         }
-        let why = "other work could not run for too long; nothing is raised for 10 s";
-        self.napi.lower(now, HOLD, why, &mut self.actions);
-        self.chains.bar_all(now, HOLD, why, &mut self.actions);
+        let reason = "other work could not run for too long; nothing is raised for 10 s";
+        self.napi.lower(now, HOLD, reason, &mut self.actions);
+        self.chains.bar_all(now, HOLD, reason, &mut self.actions);
     }
 }

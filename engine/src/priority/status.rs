@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What real-time priority is in force and why, at one moment. Changes of rules' processes and NAPI threads are kept by the
+//! What real-time priority is active and why, at one moment. Changes of rules' processes and NAPI threads are kept by the
 //! caller ([`Action::Record`](super::Action::Record)), who adds them: a long list is not copied while others wait.
 
 use std::time::Duration;
@@ -18,7 +18,7 @@ const OTHERS_LISTED: usize = 64;
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct PriorityStatus {
     pub rules: Vec<RuleStatus>,
-    pub held: Vec<MatchedStatus>,
+    pub processes: Vec<MatchedStatus>,
     #[serde(default)]
     pub chains: Vec<ChainStatus>,
     /// None where they are left as they are.
@@ -31,7 +31,7 @@ pub struct PriorityStatus {
     pub changes: Vec<Latest>,
     /// Why nothing can be granted here, or what is lost; filled in by the daemon.
     #[serde(default)]
-    pub degraded: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -71,7 +71,7 @@ pub struct ChainStatus {
     /// Of one CPU, lately, while raised.
     pub cpu_percent: f64,
     /// No thread of it is raised for so long.
-    pub barred_ms: u64,
+    pub suspended_ms: u64,
     pub threads: Vec<ChainThread>,
 }
 
@@ -118,7 +118,7 @@ pub struct PriorityCounters {
     /// So soon that it could not be told whether it had what it was to have.
     #[serde(default)]
     pub ended_before: u64,
-    pub stepped_back: u64,
+    pub conflict: u64,
     /// How often a thread of the starvation detector starved, by what was given here ...
     pub starved: u64,
     /// ... and by something else: what was given had used too little, and stayed.
@@ -136,11 +136,15 @@ impl PriorityStatus {
         let own = |rule: &RuleStatus| rule.added_by == Some(uid);
         let rules: Vec<RuleStatus> = self.rules.into_iter().filter(own).collect();
         Self {
-            held: self.held.into_iter().filter(|held| held.user == Some(uid)).collect(),
+            processes: self
+                .processes
+                .into_iter()
+                .filter(|held| held.user == Some(uid))
+                .collect(),
             rules,
             budget: self.budget,
             counters: self.counters,
-            // What is degraded names others' paths and processes.
+            // What is warnings names others' paths and processes.
             ..Self::default()
         }
     }
@@ -164,7 +168,7 @@ impl Priority {
         changes.sort_by_key(|latest| latest.t_ns);
         PriorityStatus {
             rules: rules.collect(),
-            held: having
+            processes: having
                 .chain(others)
                 .map(|(id, held)| self.held_status(now, id, held))
                 .collect(),
@@ -179,11 +183,11 @@ impl Priority {
             budget: self.budget_status(now),
             counters: self.counters,
             changes,
-            degraded: self
+            warnings: self
                 .napi
                 .refused
                 .iter()
-                .map(|refused| format!("NAPI thread {} is not raised: {}", refused.tid, refused.why))
+                .map(|refused| format!("NAPI thread {} is not raised: {}", refused.tid, refused.reason))
                 .collect(),
         }
     }
@@ -219,7 +223,7 @@ impl Priority {
             priority: chain.limits.priority,
             share_percent: chain.limits.share_percent,
             cpu_percent: self.percent(chain.spent.within(now, self.limits.window)),
-            barred_ms: chain.barred_until.saturating_sub(now).as_millis() as u64,
+            suspended_ms: chain.suspended_until.saturating_sub(now).as_millis() as u64,
             threads: threads_of(service),
         });
         chains.collect()
@@ -262,7 +266,7 @@ impl Priority {
                 old,
                 new,
                 rule: "[[chain]]".to_owned(),
-                why: thread.why.clone().into_owned(),
+                reason: thread.reason.clone().into_owned(),
                 made: is_raised || is_lowered,
             },
             times: thread.raises + thread.lowers,

@@ -10,7 +10,7 @@ use crate::matcher::Matcher;
 use crate::model::Protocol;
 
 mod chain;
-mod lending;
+mod donation;
 mod parts;
 mod pause;
 mod rules;
@@ -95,7 +95,7 @@ struct Machine {
     /// CPU time of each thread that a chain has raised.
     raised: BTreeMap<u32, Duration>,
     /// Until when no requests are reported.
-    barred: Duration,
+    suspended: Duration,
     is_napi_raised: bool,
     napi_cpu: Duration,
 }
@@ -118,7 +118,7 @@ impl Machine {
             granted: BTreeMap::new(),
             grants: 0,
             raised: BTreeMap::new(),
-            barred: Duration::ZERO,
+            suspended: Duration::ZERO,
             is_napi_raised: false,
             napi_cpu: Duration::ZERO,
         }
@@ -157,7 +157,7 @@ impl Machine {
                     let cpu = self.raised.remove(&tid);
                     self.give_input(Input::Lowered { tid, cpu });
                 }
-                Action::Bar { until, .. } => self.barred = until,
+                Action::Bar { until, .. } => self.suspended = until,
                 Action::GrantTask { .. } | Action::ScanProcesses => {}
             }
         }
@@ -185,7 +185,7 @@ impl Machine {
 
     /// A request for the thread of this number, of the process of a tenth of it.
     fn request(&mut self, tid: u32) -> bool {
-        if !self.raised.contains_key(&tid) && self.now >= self.barred {
+        if !self.raised.contains_key(&tid) && self.now >= self.suspended {
             self.give_input(Input::Request {
                 tid,
                 pid: tid / 10,
@@ -255,9 +255,9 @@ impl Machine {
     }
 
     /// Why the process is as it is.
-    fn why(&self, pid: u32) -> String {
+    fn reason(&self, pid: u32) -> String {
         let of_process = |latest: &&Latest| latest.change.subject == crate::change::Subject::Process { id: id(pid) };
-        self.changes().iter().rfind(of_process).unwrap().change.why.clone()
+        self.changes().iter().rfind(of_process).unwrap().change.reason.clone()
     }
 
     fn pids(&self) -> Vec<u32> {

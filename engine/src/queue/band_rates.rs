@@ -6,7 +6,7 @@
 //! | real time | its share | its share |
 //! | streams | the rest | the link's |
 //! | best effort | a tenth of the link, at most half of what the two around it leave | the link's |
-//! | background | its trickle | the link's |
+//! | background | its minimum rate | the link's |
 //!
 //! The BPF qdisc, which knows the bands themselves, keeps the same by its order (bpf/qdisc.bpf.c).
 
@@ -40,7 +40,7 @@ impl Tuning {
     pub fn band_rates(&self) -> Option<BandRates> {
         let rate = self.rate_bytes_per_s?;
         let realtime = (rate * u64::from(self.realtime_percent) / 100).max(1);
-        let background = self.trickle_bytes_per_s.clamp(1, rate);
+        let background = self.background_min_bytes_per_s.clamp(1, rate);
         let rest = rate.saturating_sub(realtime + background).max(1);
         let best_effort = (rate / BEST_EFFORT_SHARE).min(rest / 2).max(1);
         let borrows = |assured| BandRate { assured, most: rate };

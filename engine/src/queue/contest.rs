@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whose the root of a link is, once another tool has taken giveway's queue off. Input: what stands there, and the time.
-//! Output: whether giveway may have it, why not, and when it is taken back. A qdisc that another tool has configured is never
-//! replaced; a place that is free is taken back after a while, three times in ten minutes. Then the other tool has won, until
+//! Output: whether giveway may have it, why not, and when it is revoked. A qdisc that another tool has configured is never
+//! replaced; a place that is free is revoked after a while, three times in ten minutes. Then the other tool has won, until
 //! the link was down. (A network manager resets a qdisc once; two tools that insist would do so for ever.)
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ const WITHIN: Duration = Duration::from_secs(600);
 pub struct Contest {
     /// Another tool has taken ours off.
     pub began: bool,
-    /// When it was taken back, of late.
+    /// When it was revoked, of late.
     returns: VecDeque<Duration>,
     /// The place is free, and taken back then.
     pub until: Option<Duration>,
@@ -65,7 +65,7 @@ impl Contest {
         let taken = format!("another tool has taken giveway's queue off {name}");
         if self.is_lost {
             return Some(format!(
-                "{taken} after it was put back {MOST_RETURNS} times in ten minutes; it is left alone until giveway is started \
+                "{taken} after it was restored {MOST_RETURNS} times in ten minutes; it is left alone until giveway is started \
                  again or the link was down"
             ));
         }

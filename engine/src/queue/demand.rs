@@ -44,9 +44,9 @@ impl Demand {
 
     /// Whether the queue is not to come yet for a packet that was seen: what waits in its place would be lost, so for a while a
     /// moment is waited for in which nothing does.
-    pub fn is_put_off(&mut self, now: Duration, waiting_packets: u32) -> bool {
+    pub fn is_put_off(&mut self, now: Duration, backlog_packets: u32) -> bool {
         let since = *self.put_off.get_or_insert(now);
-        let is_put_off = waiting_packets > 0 && now.saturating_sub(since) < PUT_OFF;
+        let is_put_off = backlog_packets > 0 && now.saturating_sub(since) < PUT_OFF;
         if !is_put_off {
             self.put_off = None;
         }

@@ -43,8 +43,8 @@ pub struct Rate {
     pub driver_bytes: Option<u32>,
     /// Traffic to the own subnets has no part in it.
     pub spares_local: bool,
-    pub said_in: &'static str,
-    pub download_said_in: &'static str,
+    pub configured_in: &'static str,
+    pub download_configured_in: &'static str,
 }
 
 impl Default for Rate {
@@ -55,8 +55,8 @@ impl Default for Rate {
             overhead_bytes: None,
             driver_bytes: None,
             spares_local: false,
-            said_in: "[link]",
-            download_said_in: "[link]",
+            configured_in: "[link]",
+            download_configured_in: "[link]",
         }
     }
 }
@@ -77,7 +77,7 @@ impl LinkRates {
     pub fn check(self) -> Result<(), String> {
         let up = match self.up {
             Some(RateMbit::Fixed(mbit)) => Some(mbit),
-            Some(RateMbit::Found) | None => None,
+            Some(RateMbit::Estimated) | None => None,
         };
         let rates = up.into_iter().chain(self.down);
         rates.map(crate::rate::bytes_per_s).try_for_each(|rate| rate.map(drop))
@@ -95,12 +95,12 @@ pub struct LinkView {
     #[serde(default)]
     pub rate_mbit: Option<RateMbit>,
     #[serde(default)]
-    pub rate_said_in: Option<String>,
+    pub rate_configured_in: Option<String>,
     /// The same of what arrives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub download_rate_mbit: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub download_rate_said_in: Option<String>,
+    pub download_rate_configured_in: Option<String>,
 }
 
 /// What one link's queue asks for.
@@ -234,7 +234,7 @@ impl Links {
         let until = self.unsteady.get(&uplink.name).and_then(BackOff::next);
         let until = until.filter(|until| *until > now);
         if until.is_some() {
-            queue.view.why = format!("{} comes and goes; it waits longer each time", uplink.name);
+            queue.view.reason = format!("{} comes and goes; it waits longer each time", uplink.name);
         }
         ManagedLink {
             queue,
@@ -308,25 +308,25 @@ impl Links {
             overhead_bytes: own.and_then(|own| own.overhead_bytes).or(all.overhead_bytes),
             driver_bytes: own.and_then(|own| own.driver_bytes).or(all.driver_bytes),
             spares_local: own.and_then(|own| own.local).unwrap_or(all.local) == LocalTraffic::Unlimited,
-            said_in: match own.is_some() || !is_first {
+            configured_in: match own.is_some() || !is_first {
                 true => "[[uplink]]",
                 false => "[link]",
             },
-            download_said_in: "",
+            download_configured_in: "",
         };
         let by_hand = self.by_hand.get(&uplink.name).copied().unwrap_or_default();
         Rate {
             mbit: by_hand.up.or(configured.mbit),
             download_mbit: by_hand.down.or(configured.download_mbit),
-            download_said_in: if by_hand.down.is_some() {
+            download_configured_in: if by_hand.down.is_some() {
                 BY_HAND
             } else {
-                configured.said_in
+                configured.configured_in
             },
-            said_in: if by_hand.up.is_some() {
+            configured_in: if by_hand.up.is_some() {
                 BY_HAND
             } else {
-                configured.said_in
+                configured.configured_in
             },
             ..configured
         }
@@ -341,7 +341,7 @@ impl Links {
                 Some(DownloadRate {
                     ifindex: *ifindex,
                     mbit: rate.download_mbit?,
-                    said_in: rate.download_said_in,
+                    configured_in: rate.download_configured_in,
                 })
             })
             .collect()
@@ -378,10 +378,10 @@ impl Links {
     }
 
     /// Nothing of ours is on any link for this reason, until there is none.
-    pub fn pause(&mut self, why: Option<&String>) -> Vec<LinkRequest> {
-        self.blank.pause(why);
+    pub fn pause(&mut self, reason: Option<&String>) -> Vec<LinkRequest> {
+        self.blank.pause(reason);
         let all = self.links.iter_mut().filter_map(|(ifindex, link)| {
-            let request = link.queue.pause(why)?;
+            let request = link.queue.pause(reason)?;
             Some(ask(*ifindex, &link.name, request))
         });
         all.collect()
@@ -462,7 +462,7 @@ impl Links {
         links.map(|(ifindex, _)| *ifindex).collect()
     }
 
-    /// Takes in the sockets of a pass. Returns what to ask for.
+    /// Takes in the sockets of a poll. Returns what to ask for.
     pub fn measure(&mut self, now: Duration, flows: &[Flow]) -> Vec<LinkRequest> {
         let measured = self.links.iter_mut().filter(|(_, link)| link.queue.is_measured());
         let measured = measured.filter_map(|(ifindex, link)| {
@@ -489,8 +489,8 @@ impl Links {
     /// managed link.
     pub fn serves(&self, ifindex: u32) -> Option<Result<String, String>> {
         let link = self.links.get(&ifindex)?;
-        let why = || format!("{} has no queue of giveway's: {}", link.name, link.queue.view.why);
-        Some(link.queue.standing().map(|_| link.name.clone()).ok_or_else(why))
+        let reason = || format!("{} has no queue of giveway's: {}", link.name, link.queue.view.reason);
+        Some(link.queue.standing().map(|_| link.name.clone()).ok_or_else(reason))
     }
 
     /// The own subnets of links whose rates are not for them, all of these.
@@ -550,16 +550,16 @@ impl Links {
                 ifindex: *ifindex,
                 queue: link.queue.view(now),
                 rate_mbit: rate.mbit,
-                rate_said_in: rate.mbit.map(|_| rate.said_in.to_owned()),
+                rate_configured_in: rate.mbit.map(|_| rate.configured_in.to_owned()),
                 download_rate_mbit: rate.download_mbit,
-                download_rate_said_in: rate.download_mbit.map(|_| rate.download_said_in.to_owned()),
+                download_rate_configured_in: rate.download_mbit.map(|_| rate.download_configured_in.to_owned()),
             })
         };
         self.order.iter().filter_map(view).collect()
     }
 
-    /// What is in force, by interface.
-    pub fn in_force(&self) -> impl Iterator<Item = &Plan> {
+    /// What is active, by interface.
+    pub fn installed(&self) -> impl Iterator<Item = &Plan> {
         self.links.values().filter_map(|link| link.queue.standing())
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A link's rate where nobody has told it, found from what its packets show anyway (docs/link-rate.md has the
-//! reasoning). Input: each pass, what TCP sockets have delivered and have in flight, and what the queue has sent and
+//! reasoning). Input: each poll, what TCP sockets have delivered and have in flight, and what the queue has sent and
 //! holds. Output: the rate to pace at, how far the queue's own patience reaches, and how sure that is. Sends nothing,
 //! and says nothing new while nobody delivers.
 
@@ -15,11 +15,11 @@ use crate::model::{Cookie, Flow};
 const HEADER_BYTES: f64 = 66.0;
 /// Of what has passed, so much is remembered: nothing follows from a wait that is longer.
 const HISTORY: Duration = Duration::from_secs(30);
-/// A socket that no pass has shown for so long is forgotten.
+/// A socket that no poll has shown for so long is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
 /// More of them tell nothing.
 const MOST_SOCKETS: usize = 16_384;
-/// Of one that is shown for the first time, so much at most was sent since the pass before.
+/// Of one that is shown for the first time, so much at most was sent since the poll before.
 const SEGMENTS_OF_A_NEW_ONE: u32 = 64;
 /// Over which it is told whose bytes the queue sends.
 const SHARE_OVER_S: f64 = 2.0;
@@ -54,24 +54,24 @@ const AVERAGED: f64 = 0.1;
 /// Where no queue forms below though we send all that we may: the first step up, the largest, by pass.
 const FIRST_STEP: f64 = 0.01;
 const LARGEST_STEP: f64 = 0.1;
-/// A step is that of a pass; where passes come more often each has its part of one.
-const PASS_S: f64 = 0.1;
-/// From a change of our rate until what follows from it is seen: a round trip, a pass, and so many packets.
+/// A step is that of a poll; where passes come more often each has its part of one.
+const POLL_S: f64 = 0.1;
+/// From a change of our rate until what follows from it is seen: a round trip, a poll, and so many packets.
 const FEEDBACK_S: f64 = 0.1;
 const FEEDBACK_PACKETS: f64 = 2.0;
 /// Of the rate at least, while a queue below drains.
 const SLOWEST: f64 = 0.5;
-/// A queue below that has neither grown nor halved for so long though we give way is somebody else's. (It grows while the
+/// A queue below that has neither grown nor halved for so long though we yield is somebody else's. (It grows while the
 /// link's own rate falls.)
-const GIVES_WAY_FOR: Duration = Duration::from_secs(3);
+const YIELDS_FOR: Duration = Duration::from_secs(3);
 /// And one that stands for so long, whatever it does: who never acknowledges what was sent makes it grow for ever.
-const GIVES_WAY_AT_MOST: Duration = Duration::from_secs(8);
-/// Less than that of the rate is giving way.
-const GIVES_WAY: f64 = 0.95;
+const YIELDS_AT_MOST: Duration = Duration::from_secs(8);
+/// Less than that of the rate is yielding.
+const YIELDS: f64 = 0.95;
 /// Beside it nothing is paced, so that our senders compete as they would without us: for so long, and then for twice as
 /// long each time.
-const WITHDRAWS_FOR: Duration = Duration::from_secs(60);
-const WITHDRAWS_FOR_AT_MOST: Duration = Duration::from_secs(320);
+const SUSPENDS_FOR: Duration = Duration::from_secs(60);
+const SUSPENDS_FOR_AT_MOST: Duration = Duration::from_secs(320);
 /// The share of the time for which the rate has been at least `held_bytes_per_s`, and as much for which the wait below was
 /// no longer than `held_below_us`: what deadlines are promised by, ...
 const HELD_PERCENT: usize = 90;
@@ -272,10 +272,10 @@ pub struct Measured {
     queued_since: Option<Duration>,
     /// For how long, since one stood there, our rate was what limited the senders.
     limited_s: f64,
-    gives_way: Option<GivesWay>,
+    yields: Option<Yields>,
     /// Until when others have the queue below, and how long we stay away the next time.
-    withdrawn_until: Option<Duration>,
-    withdraws_for: Duration,
+    suspended_until: Option<Duration>,
+    suspends_for: Duration,
     held: VecDeque<LinkSample>,
     /// For how long, since somebody told the rate, it was what limited the senders.
     untold_s: f64,
@@ -286,7 +286,7 @@ pub struct Measured {
 
 /// A queue stands below that is to go.
 #[derive(Clone, Copy)]
-struct GivesWay {
+struct Yields {
     began: Duration,
     /// Since when it has neither grown nor halved, and its longest.
     since: Duration,
@@ -304,7 +304,7 @@ struct KnownSocket {
     acked: f64,
 }
 
-/// What one pass shows.
+/// What one poll shows.
 struct Shown {
     passed_s: f64,
     /// With headers.
@@ -329,9 +329,9 @@ impl Default for Measured {
             fall: (Duration::ZERO, 0.0),
             queued_since: None,
             limited_s: 0.0,
-            gives_way: None,
-            withdrawn_until: None,
-            withdraws_for: WITHDRAWS_FOR,
+            yields: None,
+            suspended_until: None,
+            suspends_for: SUSPENDS_FOR,
             held: VecDeque::new(),
             untold_s: 0.0,
             judged: Duration::ZERO,
@@ -370,7 +370,7 @@ impl Measured {
         ((self.falls - VARIES_FROM) / (VARIES_FULLY - VARIES_FROM)).clamp(0.0, 1.0)
     }
 
-    /// Takes in a pass.
+    /// Takes in a poll.
     pub fn observe(&mut self, now: Duration, sockets: &[Socket], passed: LinkCounters) {
         let before = self.latest.replace((now, passed));
         let Some((then, before)) = before.filter(|(_, before)| before.sent_bytes <= passed.sent_bytes) else {
@@ -486,7 +486,7 @@ impl Measured {
     }
 
     /// The least that somebody's packets waited of late, in our queue and below: a queue below keeps everybody waiting, where
-    /// a far end that is slow, or that acknowledges late, keeps but its own. None: nobody tells.
+    /// a remote host that is slow, or that acknowledges late, keeps but its own. None: nobody tells.
     fn least_wait_s(&self, now: Duration) -> Option<f64> {
         let now_seen = self.sockets.values().filter(|known| known.seen == now);
         let most = now_seen.clone().map(|known| known.delivers).fold(0.0, f64::max);
@@ -530,7 +530,7 @@ impl Measured {
         }
         if self.untold_s >= HELD_OVER.as_secs_f64() {
             (self.rate, self.paced, self.untold_s) = (None, None, 0.0);
-            (self.queued_since, self.gives_way, self.view.below_us) = (None, None, 0);
+            (self.queued_since, self.yields, self.view.below_us) = (None, None, 0);
             self.held.clear();
         }
     }
@@ -546,7 +546,7 @@ impl Measured {
             return false;
         }
         if now.saturating_sub(std::mem::replace(&mut self.judged, now)) > PAUSE {
-            (self.queued_since, self.gives_way) = (None, None);
+            (self.queued_since, self.yields) = (None, None);
         }
         // TCP's bytes that have left our queue. What others have there is no part of it: of a queue that is fair to flows UDP
         // leaves as little as TCP, but keeps as much waiting as it likes.
@@ -569,14 +569,14 @@ impl Measured {
         let wanted_s = self.wanted_queue_s(packet_s);
         self.view.below_us = (queue_s * 1e6) as u64;
         let stands = queue_s >= wanted_s / 2.0;
-        if self.withdrawn_until.is_some_and(|until| now < until) {
+        if self.suspended_until.is_some_and(|until| now < until) {
             self.view.found = RateEvidence::Others;
             // What arrives beside others is our part, not the link's rate; we begin with it when we return.
             self.rate = Some(arrives);
             self.carried = arrives;
             return true;
         }
-        self.withdrawn_until = None;
+        self.suspended_until = None;
         if stands {
             self.limited_s = 0.0;
             self.queued_since.get_or_insert(now);
@@ -620,7 +620,7 @@ impl Measured {
         steady + (VARYING_QUEUE_S - steady).max(0.0) * self.varies()
     }
 
-    /// Bytes a second that arrive at the far end, of all that we send; and whether it were enough of them. What arrives now has
+    /// Bytes a second that arrive at the remote host, of all that we send; and whether it were enough of them. What arrives now has
     /// left our queue so long ago.
     fn arrives(&self, now: Duration, age_s: f64, share: f64, packet: f64) -> Option<(f64, bool)> {
         let (bytes, over_s) = self.delivered.latest(now, PACKETS_OF_A_RATE * packet)?;
@@ -678,7 +678,7 @@ impl Measured {
         let first = FIRST_STEP + (LARGEST_STEP - FIRST_STEP) * varies;
         let step = (first * ((empty_s - waits_s) / feedback_s).exp2()).min(LARGEST_STEP);
         // However often passes come.
-        self.rate = Some(rate * (1.0 + step).powf((passed_s / PASS_S).min(1.0)));
+        self.rate = Some(rate * (1.0 + step).powf((passed_s / POLL_S).min(1.0)));
         self.view.found = RateEvidence::Raised;
     }
 
@@ -687,30 +687,30 @@ impl Measured {
         let Some(rate) = self.rate else { return };
         let by = (1.0 + (wanted_s - queue_s) / (2.0 * feedback_s)).max(SLOWEST);
         self.paced = Some((rate * by).max(LEAST_BYTES_PER_S));
-        if by < GIVES_WAY {
+        if by < YIELDS {
             self.view.found = RateEvidence::Lowered;
-            self.give_way(now, queue_s);
+            self.yield_to_others(now, queue_s);
         } else {
-            (self.gives_way, self.withdraws_for) = (None, WITHDRAWS_FOR);
+            (self.yields, self.suspends_for) = (None, SUSPENDS_FOR);
         }
     }
 
-    /// A queue that stays though we give way is somebody else's: giving way for ever would leave us nothing.
-    fn give_way(&mut self, now: Duration, queue_s: f64) {
-        let begins = GivesWay {
+    /// A queue that stays though we yield is somebody else's: yielding for ever would leave us nothing.
+    fn yield_to_others(&mut self, now: Duration, queue_s: f64) {
+        let begins = Yields {
             began: now,
             since: now,
             longest_s: queue_s,
         };
-        let gives_way = self.gives_way.get_or_insert(begins);
-        let lasts = now.saturating_sub(gives_way.began);
-        if queue_s > gives_way.longest_s || queue_s < gives_way.longest_s / 2.0 {
-            (gives_way.since, gives_way.longest_s) = (now, queue_s);
+        let yields = self.yields.get_or_insert(begins);
+        let lasts = now.saturating_sub(yields.began);
+        if queue_s > yields.longest_s || queue_s < yields.longest_s / 2.0 {
+            (yields.since, yields.longest_s) = (now, queue_s);
         }
-        if now.saturating_sub(gives_way.since) >= GIVES_WAY_FOR || lasts >= GIVES_WAY_AT_MOST {
-            (self.paced, self.gives_way) = (None, None);
-            self.withdrawn_until = Some(now + self.withdraws_for);
-            self.withdraws_for = (2 * self.withdraws_for).min(WITHDRAWS_FOR_AT_MOST);
+        if now.saturating_sub(yields.since) >= YIELDS_FOR || lasts >= YIELDS_AT_MOST {
+            (self.paced, self.yields) = (None, None);
+            self.suspended_until = Some(now + self.suspends_for);
+            self.suspends_for = (2 * self.suspends_for).min(SUSPENDS_FOR_AT_MOST);
             self.view.found = RateEvidence::Others;
         }
     }

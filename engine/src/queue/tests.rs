@@ -41,7 +41,7 @@ fn wifi() -> Uplink {
 
 fn queue(text: &str, with_qdisc: bool) -> Queue {
     let backends = Backends {
-        qdisc: with_qdisc.then_some(()).ok_or("too old a kernel".to_owned()),
+        bpf: with_qdisc.then_some(()).ok_or("too old a kernel".to_owned()),
         htb: Ok(()),
         marks: Err("not looked for".to_owned()),
         dry_run: false,
@@ -60,10 +60,10 @@ fn marking(text: &str) -> Queue {
 }
 
 /// The queue that is asked for; None where ours is to go.
-fn put_up(request: QueueRequest) -> Option<Plan> {
+fn install(request: QueueRequest) -> Option<Plan> {
     match request {
         QueueRequest::Set(plan) => plan,
-        other => panic!("no queue is put up by {other:?}"),
+        other => panic!("no queue is installed by {other:?}"),
     }
 }
 
@@ -76,11 +76,11 @@ fn see(queue: &mut Queue, uplink: Option<Uplink>) -> Option<QueueRequest> {
 /// What is asked for first on this link.
 fn first(text: &str, with_qdisc: bool, uplink: Uplink) -> (Option<Plan>, String) {
     let mut queue = queue(text, with_qdisc);
-    let plan = see(&mut queue, Some(uplink)).and_then(put_up);
-    (plan, queue.view.why)
+    let plan = see(&mut queue, Some(uplink)).and_then(install);
+    (plan, queue.view.reason)
 }
 
-fn in_force(text: &str) -> Queue {
+fn installed(text: &str) -> Queue {
     let mut queue = queue(text, false);
     see(&mut queue, Some(cable())).unwrap();
     assert!(queue.conclude(NOW, Ok(())).0.unwrap().made);
@@ -101,7 +101,7 @@ fn a_cable_has_its_own_rate_and_a_radio_has_none() {
     let plan = plan.unwrap();
     assert_eq!(
         (plan.backend, plan.tuning.rate_bytes_per_s),
-        (Backend::Qdisc, Some(12_500_000))
+        (Backend::Bpf, Some(12_500_000))
     );
     assert_eq!(
         (
@@ -111,19 +111,19 @@ fn a_cable_has_its_own_rate_and_a_radio_has_none() {
         ),
         (24, 1514, 1514)
     );
-    let (plan, why) = first("", true, wifi());
+    let (plan, reason) = first("", true, wifi());
     assert_eq!(plan.unwrap().tuning.rate_bytes_per_s, None);
-    assert!(why.contains("nothing is paced and no deadline promised"), "{why}");
+    assert!(reason.contains("nothing is paced and no deadline promised"), "{reason}");
 }
 
 #[test]
 fn background_has_half_a_percent_of_the_rate_and_at_most_100_kbit_unless_configured() {
-    let trickle = |text, uplink| first(text, true, uplink).0.unwrap().tuning.trickle_bytes_per_s * 8;
-    assert_eq!(trickle("[link]\nrate_mbit = 1", wifi()), 5_000);
-    assert_eq!(trickle("", cable()), 100_000);
-    assert_eq!(trickle("", wifi()), 10_000);
-    assert_eq!(trickle("[queue]\ntrickle_kbit = 0", cable()), 0);
-    assert_eq!(trickle("[queue]\ntrickle_kbit = 7", wifi()), 7_000);
+    let minimum_rate = |text, uplink| first(text, true, uplink).0.unwrap().tuning.background_min_bytes_per_s * 8;
+    assert_eq!(minimum_rate("[link]\nrate_mbit = 1", wifi()), 5_000);
+    assert_eq!(minimum_rate("", cable()), 100_000);
+    assert_eq!(minimum_rate("", wifi()), 10_000);
+    assert_eq!(minimum_rate("[queue]\nbackground_min_kbit = 0", cable()), 0);
+    assert_eq!(minimum_rate("[queue]\nbackground_min_kbit = 7", wifi()), 7_000);
 }
 
 #[test]
@@ -143,12 +143,12 @@ fn background_has_short_segments_where_a_long_one_takes_long() {
 
 #[test]
 fn a_rate_that_is_found_paces_and_promises_nothing_before_it_is() {
-    let (plan, why) = first("[link]\nrate_mbit = \"auto\"", true, wifi());
+    let (plan, reason) = first("[link]\nrate_mbit = \"auto\"", true, wifi());
     let plan = plan.unwrap();
     assert_eq!((plan.tuning.rate_bytes_per_s, plan.tuning.admission), (None, false));
     assert!(
-        plan.single_segments && why.contains("as soon as connections fill it"),
-        "{why}"
+        plan.single_segments && reason.contains("as soon as connections fill it"),
+        "{reason}"
     );
 }
 
@@ -221,7 +221,7 @@ fn what_is_found_is_tuned_quietly_and_once() {
         }
     }
     assert!(tunings > 0);
-    let tuning = queue.view(NOW).in_force.unwrap().tuning;
+    let tuning = queue.view(NOW).installed.unwrap().tuning;
     assert_eq!(tuning.rate_source, Some(RateSource::Measured));
     for at in 20..60 {
         assert_eq!(pass(&mut queue, at, 0), None, "nobody sends");
@@ -249,11 +249,11 @@ fn deadlines_are_promised_by_what_held_of_the_rate_and_the_wait_below() {
         if queue.measure(now, &[uploading(sent, segments * 3 / 10)]).is_some() {
             queue.conclude(NOW, Ok(()));
         }
-        let tuning = queue.view(NOW).in_force.unwrap().tuning;
+        let tuning = queue.view(NOW).installed.unwrap().tuning;
         assert!(at > 100 || (!tuning.admission && !tuning.drop_late), "not before 10 s");
     }
     let view = queue.view(NOW);
-    let (tuning, measured) = (view.in_force.unwrap().tuning, view.measured.unwrap());
+    let (tuning, measured) = (view.installed.unwrap().tuning, view.estimate.unwrap());
     assert!(tuning.admission && tuning.drop_late);
     let promised = tuning.rate_bytes_per_s.unwrap() * u64::from(tuning.realtime_percent) / 100;
     let held = measured.held_bytes_per_s.unwrap() * 80 / 100;
@@ -265,10 +265,10 @@ fn deadlines_are_promised_by_what_held_of_the_rate_and_the_wait_below() {
 #[test]
 fn without_the_bpf_qdisc_it_is_htb_where_the_rate_is_known_and_else_nothing() {
     assert_eq!(first("", false, cable()).0.unwrap().backend, Backend::Htb);
-    let (plan, why) = first("", false, wifi());
+    let (plan, reason) = first("", false, wifi());
     assert!(
-        plan.is_none() && why.contains("htb cannot order without a rate"),
-        "{why}"
+        plan.is_none() && reason.contains("htb cannot order without a rate"),
+        "{reason}"
     );
     let (plan, _) = first("[link]\nrate_mbit = 5", false, wifi());
     assert_eq!(plan.unwrap().tuning.rate_bytes_per_s, Some(625_000));
@@ -288,7 +288,7 @@ fn a_link_faster_than_1_gbit_is_left_alone_unless_asked_for() {
 #[test]
 fn somebodys_intention_is_left_alone() {
     for kind in ["htb", "tbf", "netem", "cake", "prio", "bpf_something"] {
-        let (plan, why) = first(
+        let (plan, reason) = first(
             "",
             true,
             Uplink {
@@ -297,8 +297,8 @@ fn somebodys_intention_is_left_alone() {
             },
         );
         assert!(
-            plan.is_none() && why.contains(kind) && why.contains("left alone"),
-            "{why}"
+            plan.is_none() && reason.contains(kind) && reason.contains("left alone"),
+            "{reason}"
         );
     }
     let mut filtered = root("fq_codel");
@@ -319,7 +319,7 @@ fn somebodys_intention_is_left_alone() {
 
 #[test]
 fn what_stands_is_not_asked_for_again() {
-    let mut queue = in_force("");
+    let mut queue = installed("");
     assert_eq!(see(&mut queue, Some(ours(cable()))), None);
     assert_eq!(see(&mut queue, None), None, "the link is down");
     assert_eq!(see(&mut queue, Some(ours(cable()))), None, "and comes back");
@@ -327,7 +327,7 @@ fn what_stands_is_not_asked_for_again() {
 
 #[test]
 fn a_new_rate_and_a_new_mtu_are_tuned_quietly() {
-    let mut queue = in_force("");
+    let mut queue = installed("");
     let slower = Uplink {
         speed_mbit: Some(10),
         mtu_bytes: 9000,
@@ -344,20 +344,20 @@ fn a_new_rate_and_a_new_mtu_are_tuned_quietly() {
     assert_eq!(
         queue.conclude(NOW, Ok(())),
         (None, None),
-        "nothing is put up, so nothing to explain"
+        "nothing is installed, so nothing to explain"
     );
-    assert_eq!(queue.view(NOW).in_force.unwrap().tuning, tuning);
+    assert_eq!(queue.view(NOW).installed.unwrap().tuning, tuning);
     assert_eq!(see(&mut queue, Some(slower)), None);
 }
 
 #[test]
 fn a_rate_at_which_segments_are_single_changes_the_device_and_is_no_tuning() {
-    let mut queue = in_force("");
+    let mut queue = installed("");
     let faster = Uplink {
         speed_mbit: Some(1000),
         ..ours(cable())
     };
-    let plan = put_up(see(&mut queue, Some(faster)).unwrap()).unwrap();
+    let plan = install(see(&mut queue, Some(faster)).unwrap()).unwrap();
     assert!(!plan.single_segments);
     let change = queue.conclude(NOW, Ok(())).0.unwrap();
     assert_eq!(change.new, "htb at 1000000 kbit/s".into());
@@ -365,7 +365,7 @@ fn a_rate_at_which_segments_are_single_changes_the_device_and_is_no_tuning() {
 
 #[test]
 fn after_a_tuning_that_failed_nothing_of_ours_is_left_and_it_is_told() {
-    let mut queue = in_force("[queue]\nbackend = \"htb\"");
+    let mut queue = installed("[queue]\nbackend = \"htb\"");
     let slower = Uplink {
         speed_mbit: Some(10),
         ..ours(cable())
@@ -374,7 +374,7 @@ fn after_a_tuning_that_failed_nothing_of_ours_is_left_and_it_is_told() {
     let (change, next) = queue.conclude(NOW, Err("no such class".to_owned()));
     let change = change.unwrap();
     assert_eq!((change.new, change.made), ("pfifo_fast (not ours)".into(), true));
-    assert_eq!((next, queue.view(NOW).in_force), (None, None));
+    assert_eq!((next, queue.view(NOW).installed), (None, None));
     assert!(queue.next_try().is_some(), "it is tried again");
 }
 
@@ -398,14 +398,14 @@ fn take_off(queue: &mut Queue, now: Duration) -> String {
     assert_eq!(see_at(queue, now, cable()), Some(QueueRequest::Set(None)));
     let (change, next) = queue.conclude(now, Ok(()));
     assert_eq!(next, None);
-    change.unwrap().why
+    change.unwrap().reason
 }
 
-/// Nothing is asked for before this time, and then the queue is put up.
+/// Nothing is asked for before this time, and then the queue is installed.
 fn comes_back(queue: &mut Queue, at: Duration) {
     assert_eq!(queue.next_try(), Some(at));
     assert_eq!(queue.try_again(at - Duration::from_millis(1)), None);
-    let plan = queue.try_again(at).and_then(put_up).unwrap();
+    let plan = queue.try_again(at).and_then(install).unwrap();
     assert!(plan.only_if_free, "what is configured there by then stays");
     queue.conclude(at, Ok(()));
     assert_eq!(see_at(queue, at, ours(cable())), None);
@@ -413,10 +413,10 @@ fn comes_back(queue: &mut Queue, at: Duration) {
 
 #[test]
 fn a_qdisc_that_another_tool_configured_in_our_place_stays_until_it_is_gone() {
-    let mut queue = in_force("");
+    let mut queue = installed("");
     assert_eq!(see(&mut queue, Some(theirs())), Some(QueueRequest::Set(None)));
     let (change, next) = queue.conclude(NOW, Ok(()));
-    assert!(change.unwrap().why.contains("another tool has put the qdisc fq"));
+    assert!(change.unwrap().reason.contains("another tool has put the qdisc fq"));
     assert_eq!((next, see(&mut queue, Some(theirs()))), (None, None));
     assert_eq!(queue.next_try(), None);
     let hour = Duration::from_secs(3_600);
@@ -432,21 +432,21 @@ fn a_qdisc_that_another_tool_configured_in_our_place_stays_until_it_is_gone() {
 }
 
 #[test]
-fn a_place_that_is_free_again_is_taken_back_three_times_in_ten_minutes() {
-    let (mut queue, mut now) = (in_force(""), NOW);
+fn a_place_that_is_free_again_is_revoked_three_times_in_ten_minutes() {
+    let (mut queue, mut now) = (installed(""), NOW);
     for (time, wait_s) in [(1, 3), (2, 6), (3, 12)] {
-        let why = take_off(&mut queue, now);
+        let reason = take_off(&mut queue, now);
         assert!(
-            why.contains(&format!("taken back soon ({time} of 3 times in ten minutes)")),
-            "{why}"
+            reason.contains(&format!("taken back soon ({time} of 3 times in ten minutes)")),
+            "{reason}"
         );
         comes_back(&mut queue, now + Duration::from_secs(wait_s));
         now += Duration::from_secs(60);
     }
-    let why = take_off(&mut queue, now);
+    let reason = take_off(&mut queue, now);
     assert!(
-        why.contains("it is left alone until giveway is started again or the link was down"),
-        "{why}"
+        reason.contains("it is left alone until giveway is started again or the link was down"),
+        "{reason}"
     );
     let tomorrow = now + Duration::from_secs(86_400);
     assert_eq!((see_at(&mut queue, tomorrow, cable()), queue.next_try()), (None, None));
@@ -455,12 +455,12 @@ fn a_place_that_is_free_again_is_taken_back_three_times_in_ten_minutes() {
         ..cable()
     };
     let asked = see_at(&mut queue, tomorrow, came_up);
-    assert!(asked.and_then(put_up).is_some(), "the link was down");
+    assert!(asked.and_then(install).is_some(), "the link was down");
 }
 
 #[test]
 fn a_queue_that_is_taken_off_once_an_hour_always_comes_back() {
-    let mut queue = in_force("");
+    let mut queue = installed("");
     for hour in 0..24 {
         let now = NOW + Duration::from_secs(3_600 * hour);
         take_off(&mut queue, now);
@@ -468,7 +468,7 @@ fn a_queue_that_is_taken_off_once_an_hour_always_comes_back() {
     }
 }
 
-/// A queue of this configuration that could not be put up on the cable.
+/// A queue of this configuration that could not be installed on the cable.
 fn refused(text: &str, with_qdisc: bool) -> Queue {
     let mut queue = queue(text, with_qdisc);
     let mut next = see(&mut queue, Some(cable()));
@@ -483,8 +483,8 @@ fn where_one_backend_fails_the_other_one_is_tried() {
     let mut queue = queue("", true);
     see(&mut queue, Some(cable())).unwrap();
     let (_, next) = queue.conclude(NOW, Err("the verifier refused it".to_owned()));
-    assert_eq!(put_up(next.unwrap()).unwrap().backend, Backend::Htb);
-    assert!(queue.view.why.contains("the verifier refused it"));
+    assert_eq!(install(next.unwrap()).unwrap().backend, Backend::Htb);
+    assert!(queue.view.reason.contains("the verifier refused it"));
     assert_eq!(queue.conclude(NOW, Ok(())).1, None);
     let mtu_bytes = 9000;
     let changed = Uplink {
@@ -499,29 +499,29 @@ fn where_one_backend_fails_the_other_one_is_tried() {
 }
 
 #[test]
-fn what_could_not_be_put_up_is_tried_again_after_longer_and_longer_waits() {
+fn what_could_not_be_install_is_tried_again_after_longer_and_longer_waits() {
     let mut queue = refused("", true);
     let mut now = NOW;
     for wait_s in [1, 2, 4, 8, 16, 32, 60, 60] {
         let wait = Duration::from_secs(wait_s);
-        let why = queue.view(now).why;
+        let reason = queue.view(now).reason;
         assert!(
-            why.starts_with(&format!("tried again in {wait_s} s: no BPF qdisc: ")),
-            "{why}"
+            reason.starts_with(&format!("tried again in {wait_s} s: no BPF bpf: ")),
+            "{reason}"
         );
         assert_eq!(see(&mut queue, Some(cable())), None, "nothing has changed");
         assert_eq!(queue.try_again(now), None);
         assert_eq!(queue.next_try(), Some(now + wait));
         now += wait;
-        let plan = put_up(queue.try_again(now).unwrap()).unwrap();
-        assert_eq!(plan.backend, Backend::Qdisc, "first, as at the first time");
+        let plan = install(queue.try_again(now).unwrap()).unwrap();
+        assert_eq!(plan.backend, Backend::Bpf, "first, as at the first time");
         assert!(queue.conclude(now, Err("not yet".to_owned())).1.is_some());
         assert!(queue.conclude(now, Err("not yet".to_owned())).1.is_none());
     }
     now += Duration::from_secs(60);
     queue.try_again(now).unwrap();
     assert!(queue.conclude(now, Ok(())).0.unwrap().made);
-    assert_eq!((queue.next_try(), queue.view(now).why), (None, queue.view.why));
+    assert_eq!((queue.next_try(), queue.view(now).reason), (None, queue.view.reason));
 }
 
 #[test]
@@ -539,7 +539,7 @@ fn when_the_link_changes_it_is_tried_at_once() {
         let later = NOW + Duration::from_secs(1);
         queue.try_again(later).unwrap();
         queue.conclude(later, Err("not yet".to_owned()));
-        assert!(see(&mut queue, Some(changed)).and_then(put_up).is_some());
+        assert!(see(&mut queue, Some(changed)).and_then(install).is_some());
         queue.conclude(later, Err("not yet".to_owned()));
         assert_eq!(
             queue.next_try(),
@@ -550,7 +550,7 @@ fn when_the_link_changes_it_is_tried_at_once() {
     let mut queue = refused("", false);
     assert_eq!(see(&mut queue, None), None);
     assert_eq!(queue.try_again(NOW + Duration::from_secs(1)), None, "there is no link");
-    assert!(see(&mut queue, Some(cable())).and_then(put_up).is_some(), "it is back");
+    assert!(see(&mut queue, Some(cable())).and_then(install).is_some(), "it is back");
 }
 
 #[test]
@@ -569,7 +569,7 @@ fn where_no_queue_can_be_packets_are_marked_all_the_same() {
     };
     for (text, uplink) in [("", wifi()), ("[queue]\nbackend = \"none\"", cable()), ("", cake)] {
         let mut queue = marking(text);
-        let plan = see(&mut queue, Some(uplink.clone())).and_then(put_up).unwrap();
+        let plan = see(&mut queue, Some(uplink.clone())).and_then(install).unwrap();
         assert_eq!((plan.backend, plan.single_segments), (Backend::None, false));
         queue.conclude(NOW, Ok(()));
         assert_eq!(queue.mark(Class::Background), Some(Dscp::LE));
@@ -597,11 +597,11 @@ fn a_queue_that_failed_is_tried_again_while_packets_are_only_marked() {
     let mut queue = marking("");
     see(&mut queue, Some(cable())).unwrap();
     let (_, next) = queue.conclude(NOW, Err("not yet".to_owned()));
-    assert_eq!(put_up(next.unwrap()).unwrap().backend, Backend::None);
+    assert_eq!(install(next.unwrap()).unwrap().backend, Backend::None);
     assert_eq!(queue.conclude(NOW, Ok(())).1, None);
     let later = NOW + Duration::from_secs(1);
     assert_eq!(queue.next_try(), Some(later));
-    assert_eq!(put_up(queue.try_again(later).unwrap()).unwrap().backend, Backend::Htb);
+    assert_eq!(install(queue.try_again(later).unwrap()).unwrap().backend, Backend::Htb);
     queue.conclude(later, Ok(()));
     assert_eq!((queue.next_try(), see(&mut queue, Some(ours(cable())))), (None, None));
 }
@@ -643,19 +643,19 @@ fn seen(background: u64) -> Option<QueueCounters> {
 #[test]
 fn where_nothing_is_to_be_held_there_is_no_queue_until_something_is() {
     let mut queue = waiting("");
-    let plan = see(&mut queue, Some(wifi())).and_then(put_up).unwrap();
+    let plan = see(&mut queue, Some(wifi())).and_then(install).unwrap();
     assert_eq!(plan.backend, Backend::None);
     queue.conclude(NOW, Ok(()));
     let view = queue.view(NOW);
-    assert!(view.waits && view.in_force.is_none());
+    assert!(view.waits && view.installed.is_none());
     assert!(
-        view.why.contains("nothing to hold: noqueue serves until"),
+        view.reason.contains("nothing to hold: noqueue serves until"),
         "{}",
-        view.why
+        view.reason
     );
 
-    let plan = put_up(queue.demand(NOW, 0).unwrap()).unwrap();
-    assert_eq!((plan.backend, plan.tuning.rate_bytes_per_s), (Backend::Qdisc, None));
+    let plan = install(queue.demand(NOW, 0).unwrap()).unwrap();
+    assert_eq!((plan.backend, plan.tuning.rate_bytes_per_s), (Backend::Bpf, None));
     assert_eq!(queue.demand(NOW, 0), None, "it is being put up");
     assert!(queue.conclude(NOW, Ok(())).0.unwrap().made);
     assert!(!queue.view(NOW).waits);
@@ -664,7 +664,7 @@ fn where_nothing_is_to_be_held_there_is_no_queue_until_something_is() {
     let later = |s| NOW + Duration::from_secs(s);
     assert_eq!(queue.count(later(1), seen(7)), None);
     assert_eq!(queue.count(later(60), seen(7)), None);
-    let plan = put_up(queue.count(later(61), seen(7)).unwrap()).unwrap();
+    let plan = install(queue.count(later(61), seen(7)).unwrap()).unwrap();
     assert_eq!(plan.backend, Backend::None);
     queue.conclude(later(61), Ok(()));
     assert!(queue.view(later(61)).waits);
@@ -673,18 +673,18 @@ fn where_nothing_is_to_be_held_there_is_no_queue_until_something_is() {
 #[test]
 fn what_needs_the_queue_has_it_at_once() {
     let backend = |text: &str, uplink: Uplink| {
-        let plan = see(&mut waiting(text), Some(uplink)).and_then(put_up);
+        let plan = see(&mut waiting(text), Some(uplink)).and_then(install);
         plan.unwrap().backend
     };
     for text in [
         "[link]\nrate_mbit = 5",
         "[link]\nrate_mbit = \"auto\"",
-        "[queue]\nbackend = \"qdisc\"",
+        "[queue]\nbackend = \"bpf\"",
         "[[deadline]]\nport = 5005\ndeadline_ms = 10.0",
     ] {
-        assert_eq!(backend(text, wifi()), Backend::Qdisc, "{text}");
+        assert_eq!(backend(text, wifi()), Backend::Bpf, "{text}");
     }
-    assert_eq!(backend("", cable()), Backend::Qdisc);
+    assert_eq!(backend("", cable()), Backend::Bpf);
     assert_eq!(backend("[marks]\nbackground = \"keep\"", wifi()), Backend::None);
 }
 
@@ -701,7 +701,7 @@ fn what_is_limited_is_seen_where_no_queue_can_be_and_nothing_else_is() {
         let mut queue = marking(text);
         assert_eq!(see(&mut queue, Some(uplink)), None, "{text}");
         let request = queue.follow(true, Vec::new()).unwrap();
-        assert_eq!(put_up(request).unwrap().backend, Backend::None, "{text}");
+        assert_eq!(install(request).unwrap().backend, Backend::None, "{text}");
         queue.conclude(NOW, Ok(()));
         assert_eq!(queue.follow(false, Vec::new()), Some(QueueRequest::Set(None)), "{text}");
     }
@@ -710,8 +710,8 @@ fn what_is_limited_is_seen_where_no_queue_can_be_and_nothing_else_is() {
 #[test]
 fn what_waits_is_not_lost_with_the_rate_of_its_link() {
     let mut queue = waiting("");
-    let plan = see(&mut queue, Some(cable())).and_then(put_up).unwrap();
-    assert_eq!(plan.backend, Backend::Qdisc);
+    let plan = see(&mut queue, Some(cable())).and_then(install).unwrap();
+    assert_eq!(plan.backend, Backend::Bpf);
     queue.conclude(NOW, Ok(()));
     assert_eq!(queue.count(NOW, seen(0)), None);
     // As while it negotiates.
@@ -720,33 +720,33 @@ fn what_waits_is_not_lost_with_the_rate_of_its_link() {
         ..ours(cable())
     };
     let asked = see(&mut queue, Some(unknown));
-    let takes_down = |request: &QueueRequest| matches!(request, QueueRequest::Set(plan) if plan.as_ref().is_none_or(|plan| plan.backend != Backend::Qdisc));
+    let takes_down = |request: &QueueRequest| matches!(request, QueueRequest::Set(plan) if plan.as_ref().is_none_or(|plan| plan.backend != Backend::Bpf));
     assert!(!asked.as_ref().is_some_and(takes_down), "{asked:?}");
     queue.conclude(NOW, Ok(()));
     let later = |s| NOW + Duration::from_secs(s);
     assert_eq!(queue.count(later(59), seen(0)), None);
-    let plan = put_up(queue.count(later(60), seen(0)).unwrap()).unwrap();
+    let plan = install(queue.count(later(60), seen(0)).unwrap()).unwrap();
     assert_eq!(plan.backend, Backend::None);
 }
 
 #[test]
 fn where_packets_cannot_be_seen_the_queue_does_not_wait() {
     let (plan, _) = first("", true, wifi());
-    assert_eq!(plan.unwrap().backend, Backend::Qdisc);
+    assert_eq!(plan.unwrap().backend, Backend::Bpf);
 }
 
 #[test]
-fn a_queue_that_could_not_be_put_up_for_what_came_is_tried_again() {
+fn a_queue_that_could_not_be_install_for_what_came_is_tried_again() {
     let mut queue = waiting("");
     see(&mut queue, Some(wifi())).unwrap();
     queue.conclude(NOW, Ok(()));
     queue.demand(NOW, 0).unwrap();
     let (_, next) = queue.conclude(NOW, Err("not yet".to_owned()));
-    assert_eq!(put_up(next.unwrap()).unwrap().backend, Backend::None);
+    assert_eq!(install(next.unwrap()).unwrap().backend, Backend::None);
     queue.conclude(NOW, Ok(()));
     assert_eq!(queue.demand(NOW, 0), None, "not sooner");
     let later = queue.next_try().unwrap();
-    assert_eq!(put_up(queue.try_again(later).unwrap()).unwrap().backend, Backend::Qdisc);
+    assert_eq!(install(queue.try_again(later).unwrap()).unwrap().backend, Backend::Bpf);
 }
 
 #[test]

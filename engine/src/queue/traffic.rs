@@ -105,7 +105,7 @@ pub struct ByQdisc {
     /// The link went down, or the qdisc away.
     pub dropped_reset: u64,
     /// Times that the band had to wait for the CPU.
-    pub gate_closed: u64,
+    pub cpu_gate_closed: u64,
     /// Of all packets that were sent; 0 where there were none.
     pub sojourn_p50_us: u64,
     pub sojourn_p99_us: u64,

@@ -117,7 +117,7 @@ impl EqualShare {
     }
 }
 
-/// A wired neighbour is microseconds away; a new connection may have no round trip yet.
+/// A wired peer is microseconds away; a new connection may have no round trip yet.
 fn shown(rtt: Duration) -> String {
     let ms = rtt.as_secs_f64() * 1e3;
     match rtt {

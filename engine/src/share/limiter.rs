@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! This device's part of the managed link: asks the policy how much each connection may have, and requests what differs.
 //! Input: flows, and the link with the others on it. Output: requests with their reasons, the table of caps for new connections,
-//! and what neighbours are to be told. What becomes of a request is [`crate::sockets::requests`]'s business. (The
+//! and what peers are to be told. What becomes of a request is [`crate::sockets::requests`]'s business. (The
 //! limits of rules and of `limit set` are no shares: [`crate::downlink`].)
 
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::change::{Change, Reason, Value};
 use crate::model::Cookie;
 use crate::peers::codec::MAX_SENDERS;
-use crate::peers::{Neighbourhood, Sender, UNLIMITED_KBIT};
+use crate::peers::{PeerGroup, Sender, UNLIMITED_KBIT};
 use crate::queue::traffic::QueueCounters;
 use crate::share::{Limits, Link, Member, SharePolicy, Sharing};
 use crate::sockets::flows::{Flows, Tracked};
@@ -18,7 +18,7 @@ use crate::sockets::setting::{OF_SENDERS, Request, SettingState, Terms};
 /// A change of what is wanted is told at once no more often than that.
 const BETWEEN_DEMANDS: Duration = Duration::from_secs(1);
 
-/// Why a limit was lifted that a policy would have kept.
+/// Why a limit was cleared that a policy would have kept.
 pub(crate) const ELSEWHERE: &str = "the connection no longer leaves by the managed interface";
 
 /// The managed link as it is now, and the others on it.
@@ -26,7 +26,7 @@ pub(crate) const ELSEWHERE: &str = "the connection no longer leaves by the manag
 pub struct Medium<'a> {
     /// None: there is no such link.
     pub ifindex: Option<u32>,
-    pub neighbours: &'a Neighbourhood,
+    pub peers: &'a PeerGroup,
     pub queue: Option<&'a QueueCounters>,
 }
 
@@ -37,7 +37,7 @@ pub struct CapTable {
     pub caps: Vec<u32>,
 }
 
-/// What neighbours are to hear of without delay.
+/// What peers are to hear of without delay.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DemandChange {
     Stopped,
@@ -48,7 +48,7 @@ pub enum DemandChange {
 pub struct Limiter {
     policy: Box<dyn SharePolicy>,
     sharing: Sharing,
-    /// Connections of ours that have more to send than they may, as the neighbours were last told.
+    /// Connections of ours that have more to send than they may, as the peers were last told.
     wanting_told: usize,
     /// When a change of that was last told at once.
     demand_told: Duration,
@@ -83,7 +83,7 @@ impl Limiter {
     pub fn link<'a>(&self, medium: Medium<'a>) -> Link<'a> {
         Link {
             sharing: self.sharing,
-            neighbours: medium.neighbours,
+            peers: medium.peers,
             queue: medium.queue,
         }
     }
@@ -94,11 +94,11 @@ impl Limiter {
     }
 
     /// Whether the devices that send are others than when they were counted last.
-    pub fn is_outdated(&self, neighbours: &Neighbourhood) -> bool {
-        devices(neighbours, self.sharing.connections) != self.sharing.devices
+    pub fn is_outdated(&self, peers: &PeerGroup) -> bool {
+        devices(peers, self.sharing.connections) != self.sharing.devices
     }
 
-    /// How many share the link now, if that is news, and what neighbours are to hear of it.
+    /// How many share the link now, if that is news, and what peers are to hear of it.
     pub fn count(
         &mut self,
         now: Duration,
@@ -107,7 +107,7 @@ impl Limiter {
     ) -> (Option<Sharing>, Option<DemandChange>) {
         let connections = senders(flows, medium).count() as u32;
         let sharing = Sharing {
-            devices: devices(medium.neighbours, connections),
+            devices: devices(medium.peers, connections),
             connections,
         };
         let before = std::mem::replace(&mut self.sharing, sharing);
@@ -126,7 +126,7 @@ impl Limiter {
         ((sharing != before).then_some(sharing), change)
     }
 
-    /// What neighbours are told. What does not fit into a report is not even looked at.
+    /// What peers are told. What does not fit into a report is not even looked at.
     pub fn reported(&self, flows: &Flows, medium: Medium<'_>) -> Vec<Sender> {
         let demand = self.policy.demand();
         let told = senders(flows, medium).map(|tracked| describe(tracked, demand));
@@ -143,7 +143,7 @@ impl Limiter {
         now: Duration,
         flows: &mut Flows,
         medium: Medium<'_>,
-        is_pass: bool,
+        is_poll: bool,
     ) -> Vec<Request> {
         let members: Vec<Member> = senders(flows, medium).filter_map(Tracked::member).collect();
         let link = self.link(medium);
@@ -151,8 +151,8 @@ impl Limiter {
         let terms = Terms {
             sharing: self.sharing,
             settled_within: self.policy.settled_within(),
-            may_raise: is_pass,
-            lifts_at_once: self.policy.lifts_at_once(),
+            may_raise: is_poll,
+            clears_at_once: self.policy.clears_at_once(),
         };
         let mut requests = Vec::new();
         for (member, limits) in members.iter().zip(limits) {
@@ -180,7 +180,7 @@ impl Limiter {
     }
 
     /// Limits that are left over from busier times: of connections that no longer leave by the managed interface they
-    /// are lifted, of those that have nothing to send now they are raised to what a new one would get.
+    /// are cleared, of those that have nothing to send now they are raised to what a new one would get.
     pub fn limit_idle(&self, flows: &mut Flows, medium: Medium<'_>) -> Vec<Request> {
         let link = self.link(medium);
         let newcomer = self.policy.newcomer(&link);
@@ -247,8 +247,8 @@ impl Limiter {
             ..self.link(medium)
         };
         let rtt = flows.get(cookie).and_then(Tracked::rtt).unwrap_or_default();
-        let why = format!("a new connection; {}", self.policy.reason(&link, rtt));
-        flows.note_capped(cookie, cap, self.because(why), made)
+        let reason = format!("a new connection; {}", self.policy.reason(&link, rtt));
+        flows.note_capped(cookie, cap, self.because(reason), made)
     }
 
     /// Of the policy as a whole.
@@ -260,21 +260,21 @@ impl Limiter {
         self.because(self.policy.reason(link, rtt))
     }
 
-    fn because(&self, why: String) -> Reason {
+    fn because(&self, reason: String) -> Reason {
         Reason {
             rule: self.policy.name().to_owned(),
-            why,
+            reason,
         }
     }
 }
 
 fn is_other(state: &SettingState, wish: &Value) -> bool {
-    state.in_force != Value::default() && state.in_force != *wish
+    state.installed != Value::default() && state.installed != *wish
 }
 
-/// What is in force allows less.
+/// What is active allows less.
 fn is_less(state: &SettingState, wish: &Value) -> bool {
-    match (&state.in_force, wish) {
+    match (&state.installed, wish) {
         (Value::Unset(()), _) => false,
         (Value::Number(now), Value::Number(wish)) => wish > now,
         (now, wish) => now != wish,
@@ -293,11 +293,11 @@ fn wanting(flows: &Flows, medium: Medium<'_>) -> usize {
 }
 
 /// Those that send, this one with so many connections.
-fn devices(neighbours: &Neighbourhood, connections: u32) -> u32 {
-    neighbours.sending_devices() as u32 + u32::from(connections > 0)
+fn devices(peers: &PeerGroup, connections: u32) -> u32 {
+    peers.sending_devices() as u32 + u32::from(connections > 0)
 }
 
-/// A sender as it is reported to the neighbours.
+/// A sender as it is reported to the peers.
 fn describe(tracked: &Tracked, demand: Option<f64>) -> Sender {
     let flow = &tracked.flow;
     let small = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);

@@ -14,11 +14,11 @@ use crate::sockets::receiving::Receiving;
 use crate::sockets::setting::{Doubt, SettingState, shown_by};
 use crate::sockets::trace::Trace;
 
-/// A socket sends when data was queued in this many successive passes ...
-const SENDING_AFTER_PASSES: u32 = 2;
+/// A socket sends when data was queued in this many successive polls ...
+const SENDING_AFTER_POLLS: u32 = 2;
 /// ... and no longer when none was for this long, ...
 const STOPPED_AFTER: Duration = Duration::from_secs(1);
-/// ... unless it repeats what was lost. And neither does who delivers nothing, and sends nothing again, for so long: its far end
+/// ... unless it repeats what was lost. And neither does who delivers nothing, and sends nothing again, for so long: its remote host
 /// takes nothing, or is gone.
 const MOVES_WITHIN: Duration = Duration::from_secs(10);
 /// A window with this much room is no longer full: by less it changes with every acknowledgement.
@@ -39,7 +39,7 @@ pub struct Tracked {
     pub trace: Trace,
     /// What limits it, or once did.
     pub settings: BTreeMap<Setting, SettingState>,
-    queued_passes: u32,
+    queued_polls: u32,
     last_queued: Duration,
     /// When something was last delivered, or sent again.
     last_moved: Duration,
@@ -65,7 +65,7 @@ impl Tracked {
             judged: Judgement::default(),
             trace: Trace::default(),
             settings: BTreeMap::new(),
-            queued_passes: 0,
+            queued_polls: 0,
             last_queued: Duration::ZERO,
             last_moved: now,
         }
@@ -77,13 +77,13 @@ impl Tracked {
         let fills = |segments: u32| queued_bytes >= u64::from(segments) * u64::from(flow.mss_bytes);
         self.wants_more &= fills(flow.cwnd.saturating_sub(SPARE_SEGMENTS));
         if flow.unsent_bytes > 0 {
-            self.queued_passes = self.queued_passes.saturating_add(1);
+            self.queued_polls = self.queued_polls.saturating_add(1);
             self.last_queued = now;
-            let is_queued = self.queued_passes >= SENDING_AFTER_PASSES;
+            let is_queued = self.queued_polls >= SENDING_AFTER_POLLS;
             self.sending |= is_queued;
             self.wants_more |= is_queued && fills(flow.cwnd);
         } else {
-            self.queued_passes = 0;
+            self.queued_polls = 0;
             self.sending &= !flow.state.application_has_finished();
         }
         let moved = |flow: &Flow| (flow.delivered_segments, flow.retransmits);
@@ -108,7 +108,7 @@ impl Tracked {
 
     fn has_cap(&mut self, cap: u32, reason: Reason) {
         let state = self.settings.entry(Setting::Cap).or_default();
-        (state.in_force, state.reason) = (Some(cap).into(), reason);
+        (state.installed, state.reason) = (Some(cap).into(), reason);
     }
 
     fn is_repeating(&self) -> bool {
@@ -122,10 +122,10 @@ impl Tracked {
     }
 
     /// What giveway put there; `Unset` where it put nothing.
-    pub fn in_force(&self, setting: &Setting) -> Value {
+    pub fn installed(&self, setting: &Setting) -> Value {
         self.settings
             .get(setting)
-            .map_or(Value::default(), |state| state.in_force.clone())
+            .map_or(Value::default(), |state| state.installed.clone())
     }
 
     /// For the policy; None without a round-trip time, from which shares are computed.
@@ -152,7 +152,7 @@ impl Tracked {
         shown.filter_map(|(setting, found)| {
             let is_looked_at = match setting {
                 // Every connection has one; what counts is whether ours is still there.
-                Setting::CongestionControl => self.in_force(&setting) != Value::default(),
+                Setting::CongestionControl => self.installed(&setting) != Value::default(),
                 _ => found != Value::default() || self.settings.contains_key(&setting),
             };
             if !is_looked_at {
@@ -164,7 +164,7 @@ impl Tracked {
     }
 }
 
-/// What a pass has shown.
+/// What a poll has shown.
 #[derive(Debug, Default)]
 pub struct Observed {
     /// Settings whose values are not those that giveway thinks it left there: only the kernel knows whether another
@@ -182,8 +182,8 @@ pub struct Flows {
     sending: BTreeSet<Cookie>,
     /// And those that receive in bulk.
     receiving: BTreeSet<Cookie>,
-    /// Caps of connections that the kernel capped as they were made and no pass has shown yet; and whether they are
-    /// older than the last complete pass.
+    /// Caps of connections that the kernel capped as they were made and no poll has shown yet; and whether they are
+    /// older than the last complete poll.
     capped_at_connect: BTreeMap<Cookie, (u32, Reason, bool)>,
 }
 
@@ -198,7 +198,7 @@ impl Flows {
             seen.ended = gone.map(|flow| flow.cookie).collect();
             seen.ended.iter().for_each(|cookie| self.forget(*cookie));
             if protocol == Protocol::Tcp {
-                // One that opened while this pass was read is not in it.
+                // One that opened while this poll was read is not in it.
                 self.capped_at_connect
                     .retain(|cookie, (.., old)| present.contains(cookie) || !std::mem::replace(old, true));
             }
@@ -227,7 +227,7 @@ impl Flows {
         seen
     }
 
-    /// Sockets that no pass shows any more (they have gone quiet) stop being senders by the clock.
+    /// Sockets that no poll shows any more (they have gone quiet) stop being senders by the clock.
     fn expire(&mut self, now: Duration) {
         let tracked = &mut self.tracked;
         self.sending.retain(|cookie| {

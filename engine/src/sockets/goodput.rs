@@ -14,8 +14,8 @@ const IDLE: Duration = Duration::from_secs(3);
 /// Mbit/s.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GoodputRates {
-    pub sent_mbit: f64,
-    pub received_mbit: f64,
+    pub upload_mbit: f64,
+    pub download_mbit: f64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -47,8 +47,8 @@ impl Goodput {
         let mbit = |after: u64, before: u64| rate::mbit(after.saturating_sub(before)) / took.as_secs_f64();
         self.latest = match took <= IDLE {
             true => GoodputRates {
-                sent_mbit: mbit(counted.sent_bytes, before.sent_bytes),
-                received_mbit: mbit(counted.received_bytes, before.received_bytes),
+                upload_mbit: mbit(counted.sent_bytes, before.sent_bytes),
+                download_mbit: mbit(counted.received_bytes, before.received_bytes),
             },
             false => GoodputRates::default(),
         };
@@ -88,7 +88,7 @@ mod tests {
             (1_000, 125_000, 1_500_000),
         ]);
         let rates = goodput.rates(Duration::from_millis(1_900));
-        assert_eq!((rates.sent_mbit, rates.received_mbit), (1.0, 4.0));
+        assert_eq!((rates.upload_mbit, rates.download_mbit), (1.0, 4.0));
     }
 
     #[test]
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_pause_does_not_count_in_the_rate_after_it() {
         let goodput = goodput(&[(0, 0, 0), (60_000, 0, 125_000), (61_000, 0, 375_000)]);
-        assert_eq!(goodput.rates(Duration::from_millis(61_000)).received_mbit, 2.0);
+        assert_eq!(goodput.rates(Duration::from_millis(61_000)).download_mbit, 2.0);
     }
 
     #[test]

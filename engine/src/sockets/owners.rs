@@ -2,7 +2,7 @@
 //! The owners of flows. Input: flows, which name a process and a cgroup each, and what was read of those. Output: what
 //! to read next, a bounded number at a time: each cgroup once, each process again and again while it has flows. What is
 //! unknown comes first, as far as it leaves something to what is known; users take turns. Bounded: those that no flow
-//! names go at the next complete pass, then the oldest.
+//! names go at the next complete poll, then the oldest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::turns::Turns;
 
 /// Of each kind.
 const KEPT: usize = 4096;
-/// Processes and cgroups together; each costs some reads of /proc. The rest waits for the next pass.
+/// Processes and cgroups together; each costs some reads of /proc. The rest waits for the next poll.
 const ASKED_AT_ONCE: usize = 64;
 /// Of each kind, of what is unknown.
 const UNKNOWN_AT_ONCE: usize = 24;
@@ -34,7 +34,7 @@ pub struct Unidentified {
 }
 
 impl Owners {
-    /// What the flows name and nothing is known of. After a complete pass whatever is not in it is forgotten.
+    /// What the flows name and nothing is known of. After a complete poll whatever is not in it is forgotten.
     pub fn unknown(&mut self, now: Duration, flows: &[&Flow], complete: bool) -> Option<Unidentified> {
         let ids = || {
             let id = |flow: &&Flow| Some((flow.user(), flow.process()?));

@@ -45,7 +45,7 @@ impl Receiving {
         if before != Some(flow.received_bytes) {
             self.arrived.push_back((now, flow.received_bytes));
         }
-        // The far end's timestamps say it, and it may say anything.
+        // The remote host's timestamps say it, and it may say anything.
         if (1..=LONGEST_RTT_US).contains(&flow.receiver_rtt_us) {
             let before = self.rtt;
             self.rtt = Duration::from_micros(flow.receiver_rtt_us.into());
@@ -65,7 +65,7 @@ impl Receiving {
             }
         }
         self.is_bulk |= self.since(now, BULK_WITHIN) >= BULK_BYTES;
-        self.is_bulk &= !flow.state.far_end_has_finished();
+        self.is_bulk &= !flow.state.remote_host_has_finished();
         self.expire(now);
     }
 

@@ -32,16 +32,16 @@ impl Flows {
         else {
             return Conclusion::Nothing;
         };
-        let old = state.in_force.clone();
-        let refused = |why: String| Reason {
-            why,
+        let old = state.installed.clone();
+        let refused = |text: String| Reason {
+            reason: text,
             rule: reason.rule.clone(),
         };
         let (values, reason, made) = match outcome {
             Outcome::Applied => {
                 state.unanswered = None;
-                state.in_force = asked.clone();
-                // Why it was lifted is the reason of nothing that is in force.
+                state.installed = asked.clone();
+                // Why it was cleared is the reason of nothing that is active.
                 state.reason = match asked == Value::default() {
                     true => Reason::default(),
                     false => reason.clone(),
@@ -61,24 +61,24 @@ impl Flows {
                 return Conclusion::Gone;
             }
             Outcome::Foreign { found } => {
-                return self.step_back(cookie, setting, found, &reason.rule, made).into();
+                return self.report_conflict(cookie, setting, found, &reason.rule, made).into();
             }
             Outcome::Failed { errno } => {
-                state.stepped_back = true;
-                let why = format!("the kernel refused it ({errno}); this setting is left alone from now on");
-                ((old, asked), refused(why), false)
+                state.conflict = true;
+                let reason = format!("the kernel refused it ({errno}); this setting is left alone from now on");
+                ((old, asked), refused(reason), false)
             }
             Outcome::Unable => {
-                state.stepped_back = true;
-                let why = "giveway does not set this here: `giveway status` says why, under degraded".to_owned();
-                ((old, asked), refused(why), false)
+                state.conflict = true;
+                let reason = "giveway does not set this here: `giveway status` says why, under warnings".to_owned();
+                ((old, asked), refused(reason), false)
             }
         };
         Conclusion::Changed(change(self.get(cookie), cookie, setting, values, reason, made))
     }
 
     /// Somebody else has set this. `rule`: by which giveway would have, where it never has.
-    pub fn step_back(
+    pub fn report_conflict(
         &mut self,
         cookie: Cookie,
         setting: &Setting,
@@ -87,12 +87,12 @@ impl Flows {
         made: bool,
     ) -> Option<Change> {
         let state = self.get_mut(cookie)?.settings.get_mut(setting)?;
-        state.stepped_back = true;
-        let values = (std::mem::take(&mut state.in_force), found);
+        state.conflict = true;
+        let values = (std::mem::take(&mut state.installed), found);
         let by = std::mem::take(&mut state.reason).rule;
         let reason = Reason {
             rule: if by.is_empty() { rule.to_owned() } else { by },
-            why: "another tool has set it; giveway leaves it alone from now on".to_owned(),
+            reason: "another tool has set it; giveway leaves it alone from now on".to_owned(),
         };
         Some(change(self.get(cookie), cookie, setting, values, reason, made))
     }
@@ -110,14 +110,14 @@ impl Flows {
             let found = shown.map(|(_, found)| found).unwrap_or_default();
             let state = tracked.settings.entry(setting.clone()).or_default();
             if let Doubt::Written { before } = doubt {
-                let (values, reason) = ((before, state.in_force.clone()), state.reason.clone());
+                let (values, reason) = ((before, state.installed.clone()), state.reason.clone());
                 changes.push(change(Some(tracked), cookie, &setting, values, reason, true));
             } else if found == Value::default() {
-                changes.extend(self.step_back(cookie, &setting, found, &otherwise.rule, true));
+                changes.extend(self.report_conflict(cookie, &setting, found, &otherwise.rule, true));
             } else if !state.deferred {
                 // Only the kernel knows whether giveway has set this; it refuses if not.
                 let wanted = state.wanted.as_ref().map(|(_, wanted)| wanted);
-                let wish = wanted.unwrap_or(&state.in_force).clone();
+                let wish = wanted.unwrap_or(&state.installed).clone();
                 let is_ours = state.reason != Reason::default();
                 let reason = if is_ours { &state.reason } else { otherwise }.clone();
                 let settings = vec![state.ask(&setting, wish, reason)];
@@ -128,13 +128,13 @@ impl Flows {
     }
 
     /// Every setting of every socket goes back to what was found there.
-    pub fn withdraw(&mut self, reason: &Reason) -> Vec<Request> {
+    pub fn suspend(&mut self, reason: &Reason) -> Vec<Request> {
         let of_socket = |tracked: &mut Tracked| {
-            let in_force = tracked
+            let installed = tracked
                 .settings
                 .iter_mut()
-                .filter(|(_, state)| state.in_force != Value::default() && state.may_change());
-            let settings = in_force.map(|(setting, state)| {
+                .filter(|(_, state)| state.installed != Value::default() && state.may_change());
+            let settings = installed.map(|(setting, state)| {
                 state.wanted = None;
                 state.ask(setting, Value::default(), reason.clone())
             });
@@ -159,7 +159,7 @@ fn change(
     cookie: Cookie,
     setting: &Setting,
     (old, new): (Value, Value),
-    Reason { rule, why }: Reason,
+    Reason { rule, reason }: Reason,
     made: bool,
 ) -> Change {
     let state = tracked.and_then(|tracked| tracked.settings.get(setting));
@@ -178,7 +178,7 @@ fn change(
         old: shown(old),
         new: shown(new),
         rule,
-        why,
+        reason,
         made,
     }
 }

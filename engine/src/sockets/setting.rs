@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One setting of one socket: from what a policy wants to the value that is asked for next. Every setting goes the same way,
-//! each with its own value in force, request, reason and outcome.
+//! each with its own value active, request, reason and outcome.
 //!
 //! A write of the clamp sets ssthresh to the clamp as well (`bpf_setsockopt`, TCP_BPF_SNDCWND_CLAMP), so
 //! that a raised clamp lets cwnd grow by slow start up to it. Hence: no write without need, lowering at
@@ -10,13 +10,13 @@ use crate::change::{Reason, Setting, Value};
 use crate::model::{Cookie, Flow};
 use crate::share::Sharing;
 
-/// A raise goes to at most 5/4 of the present cap, once a pass.
+/// A raise goes to at most 5/4 of the present cap, once a poll.
 const STEP: (u32, u32) = (5, 4);
 /// A clamp this many times cwnd no longer holds it, and may go.
 const LOOSE: u32 = 2;
-/// A value that is not ours must be seen in this many successive passes: a pass may fall between the
+/// A value that is not ours must be seen in this many successive polls: a poll may fall between the
 /// kernel's write for a new connection and the report of it.
-const FOREIGN_AFTER_PASSES: u32 = 2;
+const FOREIGN_AFTER_POLLS: u32 = 2;
 
 /// What is asked of one socket.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,7 +25,7 @@ pub struct Request {
     pub settings: Vec<Wish>,
 }
 
-/// `Unset` puts back what giveway found.
+/// `Unset` restores what giveway found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wish {
     pub setting: Setting,
@@ -37,9 +37,9 @@ pub struct Wish {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     Applied,
-    /// The kernel repairs a loss just now; asked again in the next pass.
+    /// The kernel repairs a loss just now; asked again in the next poll.
     Deferred,
-    /// The walk was given up: the value may be on the socket, or may not. The next pass that shows the socket tells.
+    /// The scan was given up: the value may be on the socket, or may not. The next pass that shows the socket tells.
     Unknown,
     /// Another tool has set this value.
     Foreign {
@@ -72,36 +72,36 @@ pub struct Terms {
     pub sharing: Sharing,
     /// For this sharing, a number that differs by less than one part in so many is no new wish.
     pub settled_within: u64,
-    /// True once a pass.
+    /// True once a poll.
     pub may_raise: bool,
     /// A cap that is to go does not first grow to `LOOSE` times cwnd: it holds nobody below what is theirs.
-    pub lifts_at_once: bool,
+    pub clears_at_once: bool,
 }
 
 /// One setting of one socket.
 #[derive(Clone, Debug, Default)]
 pub struct SettingState {
     /// What giveway put there, and why.
-    pub in_force: Value,
+    pub installed: Value,
     pub reason: Reason,
     /// What was there before, where that is known.
     pub before: Value,
     /// Asked for and not yet answered.
     pub asked: Option<(Value, Reason)>,
-    /// The kernel put the last request off: nothing is asked before a pass has shown the socket anew.
+    /// The kernel put the last request off: nothing is asked before a poll has shown the socket anew.
     pub deferred: bool,
-    /// Asked for in a walk that was given up: this may be on the socket.
+    /// Asked for in a scan that was given up: this may be on the socket.
     pub unanswered: Option<(Value, Reason)>,
     /// What the policy last wanted, and for which sharing.
     pub wanted: Option<(Sharing, Value)>,
     /// Another tool holds this setting; giveway leaves it alone.
-    pub stepped_back: bool,
-    foreign_passes: u32,
+    pub conflict: bool,
+    foreign_polls: u32,
 }
 
 impl SettingState {
     pub fn may_change(&self) -> bool {
-        !self.stepped_back && self.asked.is_none() && !self.deferred
+        !self.conflict && self.asked.is_none() && !self.deferred
     }
 
     /// What is asked for from now on, until it is answered.
@@ -123,9 +123,9 @@ impl SettingState {
         let wanted = settle(self.wanted.take(), terms, wanted);
         self.wanted = Some((terms.sharing, wanted.clone()));
         if is_cap {
-            next_cap(segments(&self.in_force), segments(&wanted), terms, flow.cwnd).map(Value::from)
+            next_cap(segments(&self.installed), segments(&wanted), terms, flow.cwnd).map(Value::from)
         } else {
-            (wanted != self.in_force || self.unanswered.is_some()).then_some(wanted)
+            (wanted != self.installed || self.unanswered.is_some()).then_some(wanted)
         }
     }
 
@@ -134,22 +134,22 @@ impl SettingState {
         if self.asked.is_none()
             && let Some((value, reason)) = self.unanswered.take()
             && value == *found
-            && value != self.in_force
+            && value != self.installed
         {
-            let before = std::mem::replace(&mut self.in_force, value);
-            (self.reason, self.foreign_passes) = (reason, 0);
+            let before = std::mem::replace(&mut self.installed, value);
+            (self.reason, self.foreign_polls) = (reason, 0);
             return Some(Doubt::Written { before });
         }
-        let ours = self.asked.is_some() || *found == self.in_force;
-        self.foreign_passes = if ours { 0 } else { self.foreign_passes + 1 };
-        (!self.stepped_back && self.foreign_passes >= FOREIGN_AFTER_PASSES).then_some(Doubt::Foreign)
+        let ours = self.asked.is_some() || *found == self.installed;
+        self.foreign_polls = if ours { 0 } else { self.foreign_polls + 1 };
+        (!self.conflict && self.foreign_polls >= FOREIGN_AFTER_POLLS).then_some(Doubt::Foreign)
     }
 }
 
 /// What a value means that giveway did not know to be on a socket.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Doubt {
-    /// A walk that was given up had written it.
+    /// A scan that was given up had written it.
     Written { before: Value },
     /// It is another tool's, or an answer of the kernel's got lost.
     Foreign,
@@ -163,16 +163,16 @@ pub fn segments(cap: &Value) -> Option<u32> {
     }
 }
 
-/// What to ask for, if anything: `Some(None)` lifts the cap. `cwnd` is the connection's present window.
-fn next_cap(in_force: Option<u32>, wanted: Option<u32>, terms: Terms, cwnd: u32) -> Option<Option<u32>> {
+/// What to ask for, if anything: `Some(None)` clears the cap. `cwnd` is the connection's present window.
+fn next_cap(installed: Option<u32>, wanted: Option<u32>, terms: Terms, cwnd: u32) -> Option<Option<u32>> {
     let may_raise = terms.may_raise;
-    match (in_force, wanted) {
+    match (installed, wanted) {
         (None, None) => None,
         (None, Some(cap)) => Some(Some(cap)),
         (Some(now), Some(cap)) if cap < now => Some(Some(cap)),
         (Some(now), Some(cap)) => (may_raise && cap > now).then(|| Some(raised(now).min(cap))),
         (Some(_), None) if !may_raise => None,
-        (Some(now), None) if terms.lifts_at_once || now >= cwnd.saturating_mul(LOOSE) => Some(None),
+        (Some(now), None) if terms.clears_at_once || now >= cwnd.saturating_mul(LOOSE) => Some(None),
         (Some(now), None) => Some(Some(raised(now))),
     }
 }

@@ -50,7 +50,7 @@ struct Device {
     engine: Option<Network>,
     /// Its clock is ahead of the world's by this much.
     ahead: Duration,
-    next_pass: Duration,
+    next_poll: Duration,
     sockets: BTreeMap<Cookie, Flow>,
     /// What the kernel remembers of giveway's writes.
     written: BTreeMap<Cookie, Option<u32>>,
@@ -84,7 +84,7 @@ impl World {
             world.devices.push(Device {
                 engine: None,
                 ahead: Duration::from_secs(index as u64 * 17),
-                next_pass: world.now + PASS * index as u32 / devices as u32,
+                next_poll: world.now + PASS * index as u32 / devices as u32,
                 sockets: BTreeMap::new(),
                 written: BTreeMap::new(),
                 has_key: true,
@@ -204,8 +204,8 @@ impl World {
                         );
                     }
                 }
-                Event::Pass(index) => {
-                    self.devices[index].next_pass += PASS;
+                Event::Poll(index) => {
+                    self.devices[index].next_poll += PASS;
                     let sockets = self.devices[index].sockets.values_mut();
                     // Who delivers nothing for long does not send.
                     let moved = sockets.map(|socket| {
@@ -215,7 +215,7 @@ impl World {
                     let flows = moved.collect();
                     self.step(
                         index,
-                        Input::Pass {
+                        Input::Poll {
                             flows,
                             complete: false,
                             queues: BTreeMap::new(),
@@ -235,7 +235,7 @@ impl World {
             let deadline = engine
                 .next_deadline()
                 .map(|at| (at.saturating_sub(device.ahead).max(self.now), Event::Deadline(index)));
-            let pass = (device.next_pass.max(self.now), Event::Pass(index));
+            let pass = (device.next_poll.max(self.now), Event::Poll(index));
             Some(
                 deadline
                     .into_iter()
@@ -270,7 +270,7 @@ impl World {
                     }
                 }
                 Action::Report(report) => self.send(index, &report),
-                Action::Record(What::Neighbour { expired: true, .. }) => self.devices[index].expired += 1,
+                Action::Record(What::Peer { expired: true, .. }) => self.devices[index].expired += 1,
                 Action::Record(_)
                 | Action::CapNew(_)
                 | Action::Queue(_)
@@ -323,7 +323,7 @@ impl World {
         (0..self.devices.len()).filter_map(|i| self.seen_by(i)).collect()
     }
 
-    /// The clamps in force on a device's sockets.
+    /// The clamps active on a device's sockets.
     pub fn caps_of(&self, index: usize) -> Vec<Option<u32>> {
         self.devices[index].sockets.values().map(|s| s.clamp).collect()
     }
@@ -342,14 +342,14 @@ impl World {
     pub fn reasons(&self, index: usize) -> Vec<String> {
         let engine = self.devices[index].engine.as_ref();
         let changes = engine.into_iter().flat_map(Network::changes);
-        changes.map(|latest| latest.change.why).collect()
+        changes.map(|latest| latest.change.reason).collect()
     }
 }
 
 #[derive(Clone, Copy)]
 enum Event {
     Arrival,
-    Pass(usize),
+    Poll(usize),
     Deadline(usize),
 }
 

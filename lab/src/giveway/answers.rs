@@ -22,7 +22,7 @@ use crate::namespace::Namespace;
 use crate::process::run;
 use crate::traffic::realtime::monotonic_ns;
 
-/// With every pass, or with htb each second.
+/// With every poll, or with htb each second.
 const COUNTED_WITHIN: Duration = Duration::from_secs(10);
 
 const DRY_REVERT: &[&str] = &["revert", "--dry-run", "--json"];
@@ -38,11 +38,11 @@ struct DryRevert {
     failed: Vec<String>,
 }
 
-/// What `giveway record` says of caps and neighbours, at times of CLOCK_MONOTONIC.
+/// What `giveway record` says of caps and peers, at times of CLOCK_MONOTONIC.
 #[derive(Debug, Default)]
 pub struct Recorded {
     pub caps: Vec<CapChange>,
-    /// The addresses of neighbours that fell silent.
+    /// The addresses of peers that fell silent.
     pub expired: Vec<(u64, String)>,
 }
 
@@ -74,7 +74,7 @@ pub fn status(at: &Namespace) -> Result<Status> {
     answer(at, &["status", "--json"])
 }
 
-/// The counters of the queue, taken after this call: the status has those of the latest pass.
+/// The counters of the queue, taken after this call: the status has those of the latest poll.
 pub fn queue_counters(at: &Namespace) -> Result<QueueCounters> {
     let asked_ns = monotonic_ns()?;
     wait_for("giveway to count what its queue has done", COUNTED_WITHIN, || {
@@ -85,7 +85,7 @@ pub fn queue_counters(at: &Namespace) -> Result<QueueCounters> {
 
 /// Caps of the sockets that send, as the kernel has them; one that has none, or another than giveway says, counts
 /// as 0, which no bound accepts.
-pub fn caps_in_force(status: &Status) -> Vec<u64> {
+pub fn active_caps(status: &Status) -> Vec<u64> {
     let senders = status.network.flows.iter().filter(|flow| flow.sender);
     let cap = |flow: &FlowView| flow.flow.clamp.filter(|_| flow.flow.clamp == flow.cap).unwrap_or(0);
     senders.map(|flow| cap(flow).into()).collect()
@@ -124,7 +124,7 @@ pub fn raises(at: &Namespace, file: &Path) -> Result<(u64, usize)> {
     let status: Status = read(&said, &words)?;
     let priority = priority_of(status)?;
     let threads = priority.chains.into_iter().flat_map(|chain| chain.threads);
-    Ok((threads.map(|thread| thread.raises).sum(), priority.degraded.len()))
+    Ok((threads.map(|thread| thread.raises).sum(), priority.warnings.len()))
 }
 
 /// How many capped sockets `giveway revert` would find, changing none.
@@ -158,7 +158,7 @@ pub fn limit_by_hand(at: &Namespace, pid: i32, kbit: Option<u64>) -> Result<()> 
     said.map(drop)
 }
 
-/// The caps and silent neighbours of a file of `giveway record`.
+/// The caps and silent peers of a file of `giveway record`.
 pub fn parse_record(text: &str) -> Result<Recorded> {
     // A line that a daemon was killed over has no end.
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
@@ -167,7 +167,7 @@ pub fn parse_record(text: &str) -> Result<Recorded> {
         let Record { t_ns, what } = serde_json::from_str(line)?;
         match what {
             What::Change(change) => recorded.caps.extend(cap_change(t_ns, &change)),
-            What::Neighbour {
+            What::Peer {
                 address, expired: true, ..
             } => recorded.expired.push((t_ns, address.to_string())),
             _ => {}
@@ -200,7 +200,7 @@ mod tests {
     fn a_record_is_read_up_to_the_line_that_a_kill_cut_short() {
         let text = r#"{"schema":"giveway.record","version":2}
 {"t_ns":5,"kind":"senders","devices":2,"connections":3}
-{"t_ns":6,"kind":"change","subject":"socket","cookie":7,"setting":"cap","old":null,"new":43,"rule":"fixed","why":"2 devices","made":true}
+{"t_ns":6,"kind":"change","subject":"socket","cookie":7,"setting":"cap","old":null,"new":43,"rule":"fixed","reason":"2 devices","made":true}
 {"t_ns":7,"kind":"change","coo"#;
         let change = CapChange {
             t_ns: 6,

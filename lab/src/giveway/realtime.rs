@@ -13,7 +13,7 @@ use crate::namespace::Namespace;
 /// Below the kernel's interrupt threads.
 pub const PRIORITY: u32 = 40;
 
-/// `[[realtime]]`, with giveway's own limits.
+/// `[[priority]]`, with giveway's own limits.
 pub fn rule(exe: &Path) -> Value {
     json!({"exe": exe, "policy": "fifo", "priority": PRIORITY})
 }

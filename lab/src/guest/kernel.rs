@@ -19,8 +19,8 @@ use crate::process::run;
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// How what a packer made begins, and the program that unpacks it.
 const PACKERS: [(&[u8], &str); 2] = [(&[0x28, 0xb5, 0x2f, 0xfd], "zstd"), (&[0x1f, 0x8b], "gzip")];
-/// How long the newest kernel is believed to be the newest.
-const BELIEVED: Duration = Duration::from_secs(24 * 3600);
+/// How long the newest kernel is authenticated to be the newest.
+const AUTHENTICATED: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, ValueEnum)]
 pub enum Flavour {
@@ -89,7 +89,7 @@ pub fn newest(flavour: Flavour, architecture: Architecture, cache: &Path) -> Res
 fn is_young(file: &Path) -> bool {
     let written = fs::metadata(file).and_then(|metadata| metadata.modified());
     let age = written.map(|written| SystemTime::now().duration_since(written).unwrap_or_default());
-    age.is_ok_and(|age| age < BELIEVED)
+    age.is_ok_and(|age| age < AUTHENTICATED)
 }
 
 impl Kernel {

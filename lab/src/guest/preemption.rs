@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! When a kernel may take a processor away from what runs in it.
 //! Input: a model by the kernel's own word for it. Output: the same word for its command line, and the model that the
-//! kernel of this machine says is in force.
+//! kernel of this machine says is active.
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use strum::Display;
 
 /// `(full)` among the models that this kernel can do.
-const IN_FORCE: &str = "/sys/kernel/debug/sched/preempt";
+const INSTALLED: &str = "/sys/kernel/debug/sched/preempt";
 
 #[derive(Clone, Copy, Debug, Display, Eq, Hash, PartialEq, ValueEnum)]
 #[strum(serialize_all = "lowercase")]
@@ -20,13 +20,13 @@ pub enum Preemption {
 }
 
 impl Preemption {
-    pub fn is_in_force(self) -> Result<bool> {
-        let said = std::fs::read_to_string(IN_FORCE).with_context(|| format!("cannot read {IN_FORCE}"))?;
-        Ok(in_force(&said) == Some(&self.to_string()))
+    pub fn is_installed(self) -> Result<bool> {
+        let said = std::fs::read_to_string(INSTALLED).with_context(|| format!("cannot read {INSTALLED}"))?;
+        Ok(installed(&said) == Some(&self.to_string()))
     }
 }
 
-fn in_force(said: &str) -> Option<&str> {
+fn installed(said: &str) -> Option<&str> {
     said.split_once('(')?.1.split_once(')').map(|(model, _)| model)
 }
 
@@ -35,8 +35,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_model_in_brackets_is_the_one_in_force() {
-        assert_eq!(in_force("none voluntary (full) lazy \n"), Some("full"));
-        assert_eq!(in_force("full lazy"), None);
+    fn the_model_in_brackets_is_the_one_installed() {
+        assert_eq!(installed("none voluntary (full) lazy \n"), Some("full"));
+        assert_eq!(installed("full lazy"), None);
     }
 }

@@ -116,7 +116,7 @@ fn add_busybox(tree: &mut FileTree, source: &ProgramSource) -> Result<()> {
         source.libraries(&busybox)?.is_empty(),
         "`busybox` is not the static one: apt-get install busybox-static"
     );
-    // Of another architecture's busybox this one's list is believed: it is the same source.
+    // Of another architecture's busybox this one's list is authenticated: it is the same source.
     let mut list = Command::new(find("busybox")?);
     list.arg("--list");
     let applets = run(list)?.stdout;

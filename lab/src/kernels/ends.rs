@@ -31,7 +31,7 @@ const CHUNK: [u8; 16 * 1024] = [7; 16 * 1024];
 const BYTES: usize = 200;
 const AMPLE_NS: u64 = 200_000_000;
 
-/// The role `kernels-near`; it is told the far end's address.
+/// The role `kernels-near`; it is told the remote host's address.
 pub fn run_near(description: &str) -> Result<()> {
     let far: String = serde_json::from_str(description)?;
     let connect = |port| {

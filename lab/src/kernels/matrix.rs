@@ -72,7 +72,7 @@ pub fn markdown(rows: &[MatrixRow]) -> String {
     text += "\n";
     for row in rows {
         let _ = match &row.report {
-            Err(why) => writeln!(text, "- **{}** ({}): not run: {why}", row.name, row.about),
+            Err(reason) => writeln!(text, "- **{}** ({}): not run: {reason}", row.name, row.about),
             Ok(report) => writeln!(
                 text,
                 "- **{}** ({}): Linux {} {}, {}; {}{}",
@@ -106,7 +106,7 @@ fn warnings(report: &MachineReport) -> String {
 
 pub fn json(rows: &[MatrixRow]) -> Value {
     let machine = |row: &MatrixRow| match &row.report {
-        Err(why) => json!({"machine": row.name, "about": row.about, "not_run": why}),
+        Err(reason) => json!({"machine": row.name, "about": row.about, "not_run": reason}),
         Ok(report) => json!({
             "machine": row.name, "about": row.about, "release": report.release, "architecture": report.architecture,
             "version": report.version, "giveway": report.giveway, "cells": report.cells,

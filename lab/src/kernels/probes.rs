@@ -19,7 +19,7 @@ use crate::giveway::{Daemon, answers};
 use crate::interrupt::{check, wait_for, wait_until};
 use crate::scheduling::{is_fully_nice, is_realtime};
 
-/// For what a pass or a walk over sockets brings about, in an emulated machine.
+/// For what a poll or a scan over sockets brings about, in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long nothing may be left after a death (README.md).
 const DEATH: Duration = Duration::from_secs(1);
@@ -85,18 +85,18 @@ pub const PROBES: [CapabilityProbe; 12] = [
         capability: "background congestion control",
         ran: "an upload that was open before the daemon, background by a rule: `ss` shows gw_lbe_… on it, and CUBIC on the other",
         needs: "background congestion control (struct_ops)",
-        act: background_control,
+        act: scavenger,
     },
     CapabilityProbe {
         capability: "queue by BPF qdisc",
         ran: "backend = \"auto\" at 20 Mbit/s: `tc` shows giveway's qdisc at the root; both uploads at once: background gets less than \
               a tenth of the other, together no more than the rate",
         needs: "BPF qdisc",
-        act: |stage| queue(stage, Backend::Qdisc),
+        act: |stage| queue(stage, Backend::Bpf),
     },
     CapabilityProbe {
         capability: "marks on packets",
-        ran: "20 UDP datagrams that a rule makes background: all arrive at the far end with DSCP LE (under htb CS1)",
+        ran: "20 UDP datagrams that a rule makes background: all arrive at the remote host with DSCP LE (under htb CS1)",
         needs: TCX,
         act: marks,
     },
@@ -114,22 +114,22 @@ pub const PROBES: [CapabilityProbe; 12] = [
     },
     CapabilityProbe {
         capability: "real-time priority at a program's start",
-        ran: "a program that a [[realtime]] rule names is started under the running daemon: SCHED_FIFO within a second",
-        needs: "tracepoints of TCP",
+        ran: "a program that a [[priority]] rule names is started under the running daemon: SCHED_FIFO within a second",
+        needs: "TCP tracepoints",
         act: realtime,
     },
     CapabilityProbe {
         capability: "nice background",
         ran: "a program that a [[rule]] makes background is started: nice 19 and the idle I/O class",
-        needs: "nice background (task storage)",
+        needs: "renicing of background processes (task storage)",
         act: nice,
     },
     CapabilityProbe {
-        capability: "guardian undoes after SIGKILL",
-        ran: "the daemon is killed with all of the above in force: within a second the root qdisc, the congestion control, nice \
+        capability: "watchdog undoes after SIGKILL",
+        ran: "the daemon is killed with all of the above active: within a second the root qdisc, the congestion control, nice \
               values and priorities are as before, cwnd passes the cap again, and `giveway revert --dry-run` finds nothing",
         needs: "flow monitor",
-        act: guardian,
+        act: watchdog,
     },
     CapabilityProbe {
         capability: "queue by htb",
@@ -160,11 +160,11 @@ pub fn run(
         };
         let (verdict, said) = match (done, lacks) {
             (Ok(said), None) => (CapabilityVerdict::Works, said),
-            (Ok(said), Some(why)) => (
+            (Ok(said), Some(reason)) => (
                 CapabilityVerdict::Works,
-                format!("{said}; yet `giveway doctor` denies it: {why}"),
+                format!("{said}; yet `giveway doctor` denies it: {reason}"),
             ),
-            (Err(_), Some(why)) => (CapabilityVerdict::NotHere, why),
+            (Err(_), Some(reason)) => (CapabilityVerdict::NotHere, reason),
             (Err(error), None) => (CapabilityVerdict::Failed, format!("{error:#}")),
         };
         let cell = CapabilityCell {
@@ -199,7 +199,7 @@ fn receive_window(stage: &mut ProbedDevice) -> Result<String> {
     let before = stage.before.window_bytes;
     let window = |stage: &ProbedDevice| Ok::<_, anyhow::Error>(socket(&stage.peer, "sport", DOWNLOAD)?.window_bytes);
     let mut last = 0;
-    let narrowed = wait_until("the window to give way", PATIENCE, || {
+    let narrowed = wait_until("the window to yield", PATIENCE, || {
         last = window(stage)?;
         Ok(last < before / 2)
     });
@@ -278,20 +278,20 @@ fn monitor(stage: &mut ProbedDevice) -> Result<String> {
     Ok(last)
 }
 
-fn background_control(stage: &mut ProbedDevice) -> Result<String> {
+fn scavenger(stage: &mut ProbedDevice) -> Result<String> {
     stage.ask_near("background")?;
     let control = |port| Ok::<_, anyhow::Error>(socket(&stage.device, "dport", port)?.control);
     let ours = wait_for("its congestion control", PATIENCE, || {
         Ok(Some(control(BACKGROUND)?).filter(|name| name.starts_with("gw_lbe_")))
     });
-    let ours = ours.with_context(|| format!("giveway says: {}", degraded(stage)))?;
+    let ours = ours.with_context(|| format!("giveway says: {}", warnings(stage)))?;
     let other = control(UPLOAD)?;
     ensure!(other == "cubic", "the other connection has {other}");
     Ok(format!("{ours} on it, {other} on the other"))
 }
 
-fn degraded(stage: &ProbedDevice) -> String {
-    answers::status(&stage.device).map_or_else(|error| format!("{error:#}"), |status| status.daemon.degraded.join("; "))
+fn warnings(stage: &ProbedDevice) -> String {
+    answers::status(&stage.device).map_or_else(|error| format!("{error:#}"), |status| status.daemon.warnings.join("; "))
 }
 
 fn queue(stage: &mut ProbedDevice, wanted: Backend) -> Result<String> {
@@ -301,18 +301,18 @@ fn queue(stage: &mut ProbedDevice, wanted: Backend) -> Result<String> {
 }
 
 fn queue_by(stage: &mut ProbedDevice, wanted: Backend) -> Result<String> {
-    let mut why = String::new();
-    let in_force = wait_for("a queue", PATIENCE, || {
+    let mut reason = String::new();
+    let installed = wait_for("a queue", PATIENCE, || {
         let view = queue_view(stage)?;
-        why = view.why;
-        Ok(view.in_force)
+        reason = view.reason;
+        Ok(view.installed)
     });
-    let backend = in_force.with_context(|| format!("giveway says: {why}"))?.backend;
-    ensure!(backend == wanted, "giveway put up {backend:?}, and says: {why}");
+    let backend = installed.with_context(|| format!("giveway says: {reason}"))?.backend;
+    ensure!(backend == wanted, "giveway put up {backend:?}, and says: {reason}");
     let shown = stage.queue()?;
     let kind = shown.split_whitespace().nth(1).unwrap_or_default().to_owned();
     let is_ours = match wanted {
-        Backend::Qdisc => kind.starts_with("gw"),
+        Backend::Bpf => kind.starts_with("gw"),
         _ => kind == "htb" && shown.contains("6777:"),
     };
     ensure!(is_ours, "`tc` shows {shown}");
@@ -331,7 +331,7 @@ fn marks(stage: &mut ProbedDevice) -> Result<String> {
     let view = wait_for("packets to be marked", PATIENCE, || {
         Ok(Some(queue_view(stage)?).filter(|view| !view.marks.is_empty()))
     })?;
-    let backend = view.in_force.map(|plan| plan.backend);
+    let backend = view.installed.map(|plan| plan.backend);
     let (tos, name) = match backend {
         Some(Backend::Htb) => (DSCP_CS1_TOS, "CS1"),
         _ => (DSCP_LE_TOS, "LE"),
@@ -355,7 +355,7 @@ fn admission(stage: &mut ProbedDevice) -> Result<String> {
         after.admitted - before.admitted,
         after.refused.total - before.refused.total,
     );
-    let backend = queue_view(stage)?.in_force.map(|plan| plan.backend);
+    let backend = queue_view(stage)?.installed.map(|plan| plan.backend);
     ensure!(
         !in_time && late && admitted == 1 && refused == 1,
         "in 200 ms: refused {in_time}; now: refused {late}; counted: admitted {admitted}, refused {refused}"
@@ -363,9 +363,9 @@ fn admission(stage: &mut ProbedDevice) -> Result<String> {
     Ok(format!(
         "ENOBUFS for the late one alone, before {}",
         match backend {
-            Some(Backend::Qdisc) => "the BPF qdisc",
+            Some(Backend::Bpf) => "the BPF qdisc",
             Some(Backend::Htb) => "htb",
-            _ => "no queue of giveway's",
+            _ => "no giveway queue",
         }
     ))
 }
@@ -373,12 +373,12 @@ fn admission(stage: &mut ProbedDevice) -> Result<String> {
 fn chain(stage: &mut ProbedDevice) -> Result<String> {
     let handler = stage.handler.id();
     let raised = wait_until("the handler to be raised", PATIENCE, || Ok(is_realtime(handler)));
-    raised.with_context(|| format!("giveway says: {}", priority_degraded(stage)))?;
+    raised.with_context(|| format!("giveway says: {}", priority_warnings(stage)))?;
     Ok("the handler has real-time priority".into())
 }
 
-fn priority_degraded(stage: &ProbedDevice) -> String {
-    answers::realtime(&stage.device).map_or_else(|error| format!("{error:#}"), |status| status.degraded.join("; "))
+fn priority_warnings(stage: &ProbedDevice) -> String {
+    answers::realtime(&stage.device).map_or_else(|error| format!("{error:#}"), |status| status.warnings.join("; "))
 }
 
 fn realtime(stage: &mut ProbedDevice) -> Result<String> {
@@ -388,7 +388,7 @@ fn realtime(stage: &mut ProbedDevice) -> Result<String> {
         Ok(is_realtime(program.id()).then_some(begun.elapsed()))
     });
     stage.granted = Some(program);
-    let took = given.with_context(|| format!("giveway says: {}", priority_degraded(stage)))?;
+    let took = given.with_context(|| format!("giveway says: {}", priority_warnings(stage)))?;
     ensure!(took < Duration::from_secs(1), "only after {:.1} s", took.as_secs_f64());
     Ok(format!("{:.1} ms after the start", took.as_secs_f64() * 1e3))
 }
@@ -400,11 +400,11 @@ fn nice(stage: &mut ProbedDevice) -> Result<String> {
         Ok(is_fully_nice(program.id())?.then_some(begun.elapsed()))
     });
     stage.nice = Some(program);
-    let took = given.with_context(|| format!("giveway says: {}", degraded(stage)))?;
+    let took = given.with_context(|| format!("giveway says: {}", warnings(stage)))?;
     Ok(format!("{:.1} s after the start", took.as_secs_f64()))
 }
 
-/// What is still in force of what giveway changed.
+/// What is still active of what giveway changed.
 fn left(stage: &ProbedDevice) -> Result<Vec<String>> {
     let mut left = Vec::new();
     let queue = stage.queue()?;
@@ -430,7 +430,7 @@ fn left(stage: &ProbedDevice) -> Result<Vec<String>> {
     Ok(left)
 }
 
-fn guardian(stage: &mut ProbedDevice) -> Result<String> {
+fn watchdog(stage: &mut ProbedDevice) -> Result<String> {
     stage.answer_at_once(false)?;
     stage.ask_near("upload")?;
     stage.ask_near("background")?;
@@ -438,7 +438,7 @@ fn guardian(stage: &mut ProbedDevice) -> Result<String> {
     stage.keep("why.txt", &["why"])?;
     stage.keep("status.txt", &["status"])?;
     let had = left(stage)?;
-    let mut daemon = stage.daemon.take().context("no daemon runs")?;
+    let mut daemon = stage.daemon.take().context("no daemon is running")?;
     let begun = Instant::now();
     nix::sys::signal::kill(Pid::from_raw(daemon.process.id()), nix::sys::signal::Signal::SIGKILL)?;
     let mut still = had.clone();
@@ -451,7 +451,7 @@ fn guardian(stage: &mut ProbedDevice) -> Result<String> {
     let took = undone.with_context(|| format!("left: {}", still.join(", ")))?;
     ensure!(
         had.iter().any(|what| what == "the cap"),
-        "no cap was in force before, only {had:?}"
+        "no cap was active before, only {had:?}"
     );
     let found = answers::others_found(&stage.device)?;
     ensure!(found.is_empty(), "`giveway revert --dry-run` finds {found:?}");

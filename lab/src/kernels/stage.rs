@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What capabilities are tried on: a device and a far end, traffic between them that began before giveway did, and the
+//! What capabilities are tried on: a device and a remote host, traffic between them that began before giveway did, and the
 //! real daemon on the device.
 //! Input: a folder for what is said. Output: the namespaces, the two ends of the traffic, programs for rules, and what
 //! the kernel had before the daemon. Gone when dropped.
@@ -44,7 +44,7 @@ pub struct ProbedDevice {
     pub far: Role,
     pub handler: Process,
     _requests: Process,
-    /// Started by a probe; must live until the guardian is judged.
+    /// Started by a probe; must live until the watchdog is judged.
     pub granted: Option<Process>,
     pub nice: Option<Process>,
     pub device: Namespace,
@@ -115,7 +115,7 @@ impl ProbedDevice {
             "cap": {"policy": "fixed", "capacity_mbit": RATE_MBIT, "fixed_segments": CAP_SEGMENTS},
             "link": {"rate_mbit": RATE_MBIT},
             "queue": {"backend": backend},
-            "realtime": [{"exe": self.raw.join("granted"), "priority": PRIORITY}],
+            "priority": [{"exe": self.raw.join("granted"), "priority": PRIORITY}],
             "chain": [{"local_port": REQUESTS, "budget_ms": 10.0, "priority": HANDLER_PRIORITY}],
             "rule": [
                 {"port": BACKGROUND, "class": "background"},
@@ -151,7 +151,7 @@ impl ProbedDevice {
         })
     }
 
-    /// Or let the far end's acknowledgements wait.
+    /// Or let the remote host's acknowledgements wait.
     pub fn answer_at_once(&mut self, at_once: bool) -> Result<()> {
         if self.is_peer_shaped {
             self.peer.tc(&format!("qdisc del dev {STATION_DEVICE} root"))?;

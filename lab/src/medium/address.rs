@@ -2,7 +2,7 @@
 //! Who is who on the emulated link.
 //!
 //! Input: an Ethernet frame from anyone. Output: the port it is for, or nothing when it is for no one here.
-//! Looks at the destination address only; the source is never believed, the TAP it came from is.
+//! Looks at the destination address only; the source is never authenticated, the TAP it came from is.
 
 use super::airtime::ETHERNET_HEADER_BYTES;
 

@@ -173,7 +173,7 @@ impl Medium {
         }
     }
 
-    /// Takes a station off the air, with all that it had queued, or puts it back.
+    /// Takes a station off the air, with all that it had queued, or restores it.
     pub fn set_present(&mut self, station: usize, present: bool) {
         self.present[station] = present;
         if !present {

@@ -78,7 +78,7 @@ impl Driver {
         loop {
             thread::sleep(REST);
             let (ready_taps, commands_ready) = self.wait(&commands)?;
-            self.pass_time();
+            self.poll_time();
             for tap in ready_taps {
                 self.take_frames(tap)?;
             }
@@ -114,7 +114,7 @@ impl Driver {
         Ok((taps, is_ready(&polled[self.taps.len()])))
     }
 
-    fn pass_time(&mut self) {
+    fn poll_time(&mut self) {
         let now_ns = self.now_ns();
         self.medium.advance(now_ns, &mut self.releases);
         for release in self.releases.drain(..) {
@@ -157,7 +157,7 @@ impl Driver {
     }
 
     fn say_stats(&mut self) -> Result<()> {
-        self.pass_time();
+        self.poll_time();
         say(&report::line(&self.medium, &self.lateness, self.refused)?)
     }
 

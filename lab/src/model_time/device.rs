@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One station's giveway: the real engine, and the kernel around it as far as the engine sees and changes it.
 //!
-//! Input: the station's connections at each pass, reports from the air, the time. Output: reports to send; clamps and
+//! Input: the station's connections at each poll, reports from the air, the time. Output: reports to send; clamps and
 //! pacing rates are written to the connections.
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ const KEY: &str = "giveway-key-1:000102030405060708090a0b0c0d0e0f101112131415161
 const IFINDEX: u32 = 2;
 /// Round-trip times at which the kernel's table for new connections distinguishes, from 128 us in half octaves.
 const TABLE: usize = 36;
-pub const PASS_NS: u64 = 100_000_000;
+pub const POLL_NS: u64 = 100_000_000;
 
 pub struct Device {
     engine: Network,
@@ -95,9 +95,9 @@ impl Device {
         self.step(now_ns, Input::Tick, sockets)
     }
 
-    pub fn pass(&mut self, now_ns: u64, sockets: &mut [Shown]) -> Vec<Outgoing> {
+    pub fn poll(&mut self, now_ns: u64, sockets: &mut [Shown]) -> Vec<Outgoing> {
         let flows = sockets.iter().map(|(cookie, sender)| shown(*cookie, sender)).collect();
-        let pass = Input::Pass {
+        let pass = Input::Poll {
             flows,
             complete: true,
             queues: BTreeMap::new(),

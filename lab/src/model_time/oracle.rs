@@ -20,7 +20,7 @@ pub fn bound_ms(rtt_ms: f64) -> f64 {
     (1.25 * rtt_ms).max(rtt_ms + 15.0)
 }
 
-/// Coarsely over all totals first, then between the neighbours of the best.
+/// Coarsely over all totals first, then between the peers of the best.
 pub fn best_equal_cap(air: RadioModel, stations: usize, rtt_ms: u64) -> Result<Option<u32>> {
     let segments = |mbit: f64| (mbit * 1e6 / 8.0 * rtt_ms as f64 / 1e3 / 1_448.0 / stations as f64).max(2.0);
     let steps = ((TOTAL_MBIT.end / TOTAL_MBIT.start).log2() * STEPS_PER_OCTAVE) as i32;

@@ -17,7 +17,7 @@ struct Row {
 }
 
 const CLOSE: (f64, f64) = (0.05, 0.06);
-/// Paced at exactly what the air carries: the queue is a random walk.
+/// Paced at exactly what the air carries: the queue is a random scan.
 const AT_CAPACITY: (f64, f64) = (0.05, 0.15);
 /// Under rate fallback.
 const NEAR: (f64, f64) = (0.08, 0.07);

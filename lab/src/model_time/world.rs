@@ -10,7 +10,7 @@ use anyhow::Result;
 use giveway_engine::peers::Outgoing;
 
 use super::connection::{Connection, ConnectionPlan};
-use super::device::{Device, PASS_NS, Shown};
+use super::device::{Device, POLL_NS, Shown};
 use super::packet::Packet;
 use crate::medium::address::Port;
 use crate::medium::dcf::{Config, Medium, Release};
@@ -39,7 +39,7 @@ pub struct World {
     pub connections: Vec<Connection>,
     pub devices: Vec<Option<Device>>,
     now_ns: u64,
-    next_pass_ns: Vec<u64>,
+    next_poll_ns: Vec<u64>,
     next_write_ns: u64,
     steps: VecDeque<(u64, RateControl)>,
     releases: Vec<Release>,
@@ -74,7 +74,7 @@ impl World {
             connections: plans.iter().cloned().map(Connection::new).collect(),
             devices: devices.into_iter().map(Option::transpose).collect::<Result<_>>()?,
             now_ns: 0,
-            next_pass_ns: (0..stations).map(|i| PASS_NS * i as u64 / stations as u64).collect(),
+            next_poll_ns: (0..stations).map(|i| POLL_NS * i as u64 / stations as u64).collect(),
             next_write_ns: 0,
             steps: description
                 .steps
@@ -118,10 +118,10 @@ impl World {
         let engines = self
             .devices
             .iter()
-            .zip(&self.next_pass_ns)
-            .filter_map(|(device, pass_ns)| {
+            .zip(&self.next_poll_ns)
+            .filter_map(|(device, poll_ns)| {
                 let deadline = device.as_ref()?.next_deadline_ns();
-                Some(Some(deadline.map_or(*pass_ns, |at_ns| at_ns.min(*pass_ns))))
+                Some(Some(deadline.map_or(*poll_ns, |at_ns| at_ns.min(*poll_ns))))
             });
         let step = self.steps.front().map(|(at_ns, _)| *at_ns);
         let rest = [step, Some(self.next_write_ns)];
@@ -270,9 +270,9 @@ impl World {
     fn run_engine(&mut self, station: usize) {
         let now_ns = self.now_ns;
         let deadline = self.devices[station].as_ref().and_then(Device::next_deadline_ns);
-        if self.devices[station].is_some() && self.next_pass_ns[station] <= now_ns {
-            self.next_pass_ns[station] += PASS_NS;
-            self.with_device(station, |device, sockets| device.pass(now_ns, sockets));
+        if self.devices[station].is_some() && self.next_poll_ns[station] <= now_ns {
+            self.next_poll_ns[station] += POLL_NS;
+            self.with_device(station, |device, sockets| device.poll(now_ns, sockets));
         } else if deadline.is_some_and(|at_ns| at_ns <= now_ns) {
             self.with_device(station, |device, sockets| device.tick(now_ns, sockets));
         }

@@ -71,7 +71,7 @@ fn promises(name: &str, plain: &str, is_here: bool) -> Vec<Check> {
         check("late", Relation::Exactly(0.0)),
         check("refused_percent", Relation::AtMost(1.0)),
         check("expired", Relation::Exactly(0.0)),
-        check("believed_at_end", Relation::Exactly(1.0)),
+        check("authenticated_at_end", Relation::Exactly(1.0)),
         check("daemon_cpu_percent", Relation::AtMost(10.0)),
         check("priority_cpu_percent", Relation::AtMost(30.0)),
         // The allocator's arenas come and go by less.

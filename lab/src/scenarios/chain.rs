@@ -82,7 +82,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     }
     checks.extend([
         Check::metric(ALL, "late", Relation::Exactly(0.0)).always(),
-        Check::metric(ALL, "degraded", Relation::Exactly(0.0)).always(),
+        Check::metric(ALL, "warnings", Relation::Exactly(0.0)).always(),
         Check::metric(ALL, "refused_untold", Relation::Exactly(0.0)).always(),
         // A queue that refuses everything is never late.
         Check::metric(ALL, "admitted_percent", Relation::AtLeast(90.0)).always(),

@@ -55,7 +55,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         checks.push(Check::metric(name, "failures", Relation::Exactly(0.0)).always());
         checks.push(Check::metric(name, "revert_max_s", Relation::AtMost(limit_s)).always());
     }
-    for name in ["guardian-stopped", "guardian-killed"] {
+    for name in ["watchdog-stopped", "watchdog-killed"] {
         let limit_s = ending::HANG.as_secs_f64();
         checks.push(Check::metric(name, "replaced_max_s", Relation::AtMost(limit_s)).always());
     }
@@ -70,7 +70,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     ] {
         checks.push(Check::metric("daemon", kind, Relation::AtLeast(100.0)));
     }
-    // A process is made nice some three seconds after the daemon's start.
+    // A process is reniced some three seconds after the daemon's start.
     checks.push(Check::metric("daemon", "kills_with_nice", Relation::AtLeast(60.0)));
     Ok(Plan {
         variants,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Each distinct system call of the daemon and of its guardian fails once: at the start, in two seconds of work, at the
+//! Each distinct system call of the daemon and of its watchdog fails once: at the start, in two seconds of work, at the
 //! end. Either of them may refuse or go on, in clear words; nothing may hang, panic or be left.
 
 mod calls;
@@ -17,7 +17,7 @@ use injector::RunPhase;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "faults",
-    about: "each system call of the daemon and its guardian fails once: nothing may be left",
+    about: "each system call of the daemon and its watchdog fails once: nothing may be left",
     seconds: 2,
     warmup_s: 0,
     parameters: &[
@@ -40,7 +40,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     };
     let seconds = parameters.count("seconds") as f64;
     let (mut variants, mut checks) = (Vec::new(), Vec::new());
-    for (process, is_guardian) in [("daemon", false), ("guardian", true)] {
+    for (process, is_watchdog) in [("daemon", false), ("watchdog", true)] {
         for (word, part) in [
             ("start", RunPhase::Start),
             ("work", RunPhase::Work),
@@ -54,7 +54,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             checks.push(Check::metric(&name, "failed_calls", Relation::AtLeast(1.0)).always());
             let estimated_s = CASES / wanted.of as f64 * CASE_S;
             let wanted = wanted.clone();
-            let act = move |run: &Run| fail_each_call(run, (is_guardian, part), &wanted, seconds);
+            let act = move |run: &Run| fail_each_call(run, (is_watchdog, part), &wanted, seconds);
             variants.push(Variant::new(name, None, estimated_s, act));
         }
     }

@@ -36,7 +36,7 @@ const RATES_MBIT: [f64; 2] = [20.0, 4.0];
 const OFFERED_MBIT: [f64; 2] = [40.0, 20.0];
 /// Of the rate what arrives in a short window, where that holds.
 const SETTLED: std::ops::Range<f64> = 0.5..1.15;
-/// The same of all that is measured: headers that the far end does not count have a part in the rate.
+/// The same of all that is measured: headers that the remote host does not count have a part in the rate.
 const HOLDS: Relation = Relation::Between(0.85, 1.03);
 /// Routes are looked at once a second, and this machine may be busy.
 const AT_ONCE_S: f64 = 5.0;
@@ -290,7 +290,7 @@ impl LinkTrial<'_> {
     }
 
     /// A client that has all but its own packets go through its tunnel, as wg-quick does it; then one that moves the link's own
-    /// route to a table of its own. The tunnel's packets go to the far end itself.
+    /// route to a table of its own. The tunnel's packets go to the remote host itself.
     fn vpn(&mut self) -> Result<()> {
         let far: std::net::SocketAddrV4 = format!("{}:{TUNNEL_PORT}", FAR[0]).parse()?;
         let _client = Role::start(&self.place.device, "reach-tunnel", &(TUNNEL, far))?;
@@ -337,8 +337,8 @@ impl LinkTrial<'_> {
 
     fn says(&mut self, words: &str) -> Result<()> {
         let said = wait_for("giveway to say so", LIMIT, || {
-            let why = self.place.why(0)?;
-            Ok(why.contains(words).then_some(why))
+            let reason = self.place.reason(0)?;
+            Ok(reason.contains(words).then_some(reason))
         })?;
         self.note("status", &said);
         self.set("said", 1.0);

@@ -13,7 +13,7 @@ use crate::experiment::{Run, pause};
 use crate::giveway::answers::{self, Status};
 use crate::giveway::{self, Daemon};
 use crate::interrupt::{pause_until, wait_for};
-use crate::meter::{Meter, MeterReading, resident_mb, run_ss, walker_mb};
+use crate::meter::{Meter, MeterReading, resident_mb, run_ss, scanner_mb};
 use crate::namespace::Namespace;
 use crate::network::{PEER_ADDRESS, raise_pair};
 use crate::outcome::{Metrics, Outcome};
@@ -46,11 +46,11 @@ const IDLE_SOCKETS: u64 = 5;
 fn plan(parameters: &Parameters) -> Result<Plan> {
     let sockets = parameters.count("sockets");
     let active = parameters.count("active");
-    let variant = |name: String, sockets, active: u64, neighbour| {
+    let variant = |name: String, sockets, active: u64, peer| {
         let cost = Cost {
             sockets,
             active: active.min(sockets),
-            neighbour,
+            peer,
             warmup_s: parameters.count("warmup_s") as f64,
             seconds: parameters.count("seconds") as f64,
         };
@@ -59,7 +59,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     };
     let goal = |variant: &str, metric, holds| Check::metric(variant, metric, holds).goal();
     let open = [sockets, sockets / 10].map(|sockets| (format!("open/{sockets}"), sockets));
-    let idle = [("idle/alone", false), ("idle/neighbour", true)];
+    let idle = [("idle/alone", false), ("idle/peer", true)];
     let most = open[0].0.clone();
     let mut checks = vec![
         goal(&most, "cpu_percent", Relation::AtMost(1.0)),
@@ -70,7 +70,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         checks.push(goal(name, "rss_mb", Relation::AtMost(20.0)));
     }
     let busy = open.map(|(name, sockets)| variant(name, sockets, active, false));
-    let idle = idle.map(|(name, neighbour)| variant(name.into(), IDLE_SOCKETS, 0, neighbour));
+    let idle = idle.map(|(name, peer)| variant(name.into(), IDLE_SOCKETS, 0, peer));
     Ok(Plan {
         variants: busy.into_iter().chain(idle).collect(),
         checks,
@@ -84,11 +84,11 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     })
 }
 
-/// A round lasts as long as the daemon's default time between two walks, so that each holds one.
+/// A round lasts as long as the daemon's default time between two scans, so that each holds one.
 const ROUND_S: f64 = 10.0;
 /// After a question, until the daemon has forgotten its own answer.
 const AFTER_STATUS: Duration = Duration::from_millis(300);
-const NEIGHBOUR_LIMIT: Duration = Duration::from_secs(10);
+const PEER_LIMIT: Duration = Duration::from_secs(10);
 
 struct Cost {
     /// Established connections of the watched namespace.
@@ -96,7 +96,7 @@ struct Cost {
     /// Of these, how many send.
     active: u64,
     /// A group key, and another daemon at the wire's other end.
-    neighbour: bool,
+    peer: bool,
     warmup_s: f64,
     seconds: f64,
 }
@@ -110,10 +110,10 @@ impl Cost {
         let _host = crowd::start("crowd-host", &peer, PEER_ADDRESS, self.sockets, self.active)?;
         run.progress.tick("connecting");
         let _guest = crowd::start("crowd-guest", &device, PEER_ADDRESS, self.sockets, self.active)?;
-        let key = self.neighbour.then(|| giveway::new_key(raw)).transpose()?;
+        let key = self.peer.then(|| giveway::new_key(raw)).transpose()?;
         let (mut daemon, mut others) = start_daemons(key.as_deref(), &device, &peer, run)?;
         pause(self.warmup_s)?;
-        let neighbours = await_neighbours(self, &device)?;
+        let peers = await_peers(self, &device)?;
 
         let meter = Meter::of(&daemon)?;
         let rounds = (self.seconds / ROUND_S).round().max(1.0) as u32;
@@ -124,11 +124,11 @@ impl Cost {
         }
         let mut outcome = Outcome::default();
         summarize(&mut outcome, name, &samples);
-        outcome.set(name, "neighbours", neighbours as f64);
-        let guardian = daemon.guardian().context("the daemon has no guardian")?;
+        outcome.set(name, "peers", peers as f64);
+        let watchdog = daemon.watchdog().context("the daemon has no watchdog")?;
         outcome.set(name, "rss_mb", resident_mb(daemon.process.id())?);
-        outcome.set(name, "rss_guardian_mb", resident_mb(guardian)?);
-        outcome.set(name, "walker_mb", walker_mb(daemon.process.id())?);
+        outcome.set(name, "rss_watchdog_mb", resident_mb(watchdog)?);
+        outcome.set(name, "scanner_mb", scanner_mb(daemon.process.id())?);
         run.keep(&json!({"variant": name, "machine": machine()?, "rounds": samples}))?;
         for daemon in others.iter_mut().chain([&mut daemon]) {
             daemon.stop()?;
@@ -142,24 +142,24 @@ impl Cost {
 }
 
 /// Two namespaces joined by a wire, in which nothing limits or delays: the watched device and its peer.
-/// The measured daemon, and its neighbour where it has one.
+/// The measured daemon, and its peer where it has one.
 fn start_daemons(key: Option<&Path>, device: &Namespace, peer: &Namespace, run: &Run) -> Result<(Daemon, Vec<Daemon>)> {
     let mut configuration = json!({"cap": {"policy": "none"}});
     if let Some(key) = key {
         configuration["group"] = json!({"key_file": key});
     }
     let start = |at: &Namespace, role: &str| Daemon::raise(at, &configuration, &run.file(&format!("-{role}")));
-    let others = key.iter().map(|_| start(peer, "neighbour")).collect::<Result<_>>()?;
+    let others = key.iter().map(|_| start(peer, "peer")).collect::<Result<_>>()?;
     Ok((start(device, "giveway")?, others))
 }
 
-/// How many neighbours the daemon believes, once it is as many as there are.
-fn await_neighbours(cost: &Cost, device: &Namespace) -> Result<u64> {
-    let wanted = u64::from(cost.neighbour);
-    wait_for("the neighbour to be believed", NEIGHBOUR_LIMIT, || {
-        let neighbours = answers::status(device)?.network.neighbours;
-        let believed = neighbours.iter().filter(|neighbour| neighbour.believed).count() as u64;
-        Ok((believed == wanted).then_some(believed))
+/// How many peers the daemon authenticates, once it is as many as there are.
+fn await_peers(cost: &Cost, device: &Namespace) -> Result<u64> {
+    let wanted = u64::from(cost.peer);
+    wait_for("the peer to be authenticated", PEER_LIMIT, || {
+        let peers = answers::status(device)?.network.peers;
+        let authenticated = peers.iter().filter(|peer| peer.authenticated).count() as u64;
+        Ok((authenticated == wanted).then_some(authenticated))
     })
 }
 
@@ -184,13 +184,13 @@ fn one_round(cost: &Cost, device: &Namespace, meter: &Meter, seconds: f64) -> Re
 fn describe(spent: &MeterReading, before: &Status, after: &Status) -> Metrics {
     let percent = |ns: f64| 100.0 * ns / spent.elapsed_ns;
     let (before, after) = (&before.daemon, &after.daemon);
-    let passes = (after.passes.count - before.passes.count) as f64;
-    let walks = (after.walks.count - before.walks.count) as f64;
-    let passes_us = (after.passes.cpu_us - before.passes.cpu_us) as f64;
-    let walks_us = (after.walks.cpu_us - before.walks.cpu_us) as f64;
-    // The counters span a little more than the window: a rate makes of them the passes within it.
+    let passes = (after.polls.count - before.polls.count) as f64;
+    let scans = (after.full_scans.count - before.full_scans.count) as f64;
+    let polls_us = (after.polls.cpu_us - before.polls.cpu_us) as f64;
+    let scans_us = (after.full_scans.cpu_us - before.full_scans.cpu_us) as f64;
+    // The counters span a little more than the window: a rate makes of them the polls within it.
     let span_s = (after.uptime_s - before.uptime_s).max(f64::MIN_POSITIVE);
-    let looks = (passes + walks) / span_s * spent.elapsed_ns / 1e9;
+    let looks = (passes + scans) / span_s * spent.elapsed_ns / 1e9;
     let all_ns = spent.daemon_ns + spent.programs_ns;
     let mut round = Metrics::from([
         ("cpu_percent".into(), percent(all_ns)),
@@ -198,12 +198,12 @@ fn describe(spent: &MeterReading, before: &Status, after: &Status) -> Metrics {
         ("cpu_percent_bpf".into(), percent(spent.programs_ns)),
         ("bpf_runs_per_s".into(), spent.program_runs * 1e9 / spent.elapsed_ns),
         ("machine_busy_percent".into(), spent.machine_busy_percent()),
-        ("passes_per_s".into(), (passes + walks) / span_s),
+        ("polls_per_s".into(), (passes + scans) / span_s),
         ("all_per_pass_us".into(), all_ns / 1e3 / looks),
-        ("pass_us".into(), passes_us / passes),
+        ("poll_us".into(), polls_us / passes),
     ]);
-    if walks > 0.0 {
-        round.insert("walk_us".into(), walks_us / walks);
+    if scans > 0.0 {
+        round.insert("scan_us".into(), scans_us / scans);
     }
     round
 }
@@ -217,9 +217,9 @@ fn summarize(outcome: &mut Outcome, point: &str, rounds: &[Metrics]) {
         outcome.set(point, metric, mean(&values));
         outcome.percentiles(point, &format!("{metric}_*"), &values, &[0, 50, 100]);
     }
-    // CPU time over CPU time: the daemon's whole cost, its walks and its programs in the senders included.
+    // CPU time over CPU time: the daemon's whole cost, its scans and its programs in the senders included.
     let [ss, pass] = ["ss_tinp_cpu_ms", "all_per_pass_us"].map(|metric| mean(&of(metric)));
-    let ss_over_pass = ss.zip(pass).map(|(ss_ms, pass_us)| ss_ms * 1e3 / pass_us);
+    let ss_over_pass = ss.zip(pass).map(|(ss_ms, poll_us)| ss_ms * 1e3 / poll_us);
     outcome.set(point, "ss_over_pass", ss_over_pass);
     for (what, metric, unit_s) in [
         ("pass", "all_per_pass_us", 1e-6),

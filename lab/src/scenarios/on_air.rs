@@ -4,9 +4,9 @@
 //! steady transfer is a file of its own.
 
 mod app_mix;
+mod clear;
 mod demand;
 mod join_leave;
-mod lift;
 mod oracle;
 pub mod papers;
 pub mod sharing;
@@ -85,9 +85,9 @@ pub struct Case {
 /// What daemons do, by the variant's name.
 pub type NamedCap = (&'static str, Option<Cap>);
 pub const PLAIN: NamedCap = ("plain", None);
-pub const BALANCED: NamedCap = ("balanced", Some(Cap::Found("balanced")));
-pub const DELAY: NamedCap = ("delay", Some(Cap::Found("delay")));
-pub const THROUGHPUT: NamedCap = ("throughput", Some(Cap::Found("throughput")));
+pub const BALANCED: NamedCap = ("balanced", Some(Cap::Estimated("balanced")));
+pub const DELAY: NamedCap = ("delay", Some(Cap::Estimated("delay")));
+pub const THROUGHPUT: NamedCap = ("throughput", Some(Cap::Estimated("throughput")));
 
 /// Parameters of many rows.
 pub const MEDIUM: Parameter = Parameter::choice("medium", MEDIA, "instead of the scenario's own");

@@ -47,7 +47,7 @@ pub const ROWS: &[Scenario] = &[
     // P0, section 3: packet work of a background upload must not take the processor from a program that computes, even though that
     // program sends nothing.
     Scenario {
-        name: "gate",
+        name: "cpu_gate",
         about: "a program that computes beside an upload's packet work",
         seconds: 1,
         warmup_s: 3,
@@ -58,8 +58,8 @@ pub const ROWS: &[Scenario] = &[
         plan: &Table {
             variants: |parameters| {
                 let variant = |name: &str, queue, load: Option<Load>| {
-                    // The upload's far end works on the same processor: its share is in the run time of every variant without
-                    // a gate.
+                    // The upload's remote host works on the same processor: its share is in the run time of every variant without
+                    // a cpu_gate.
                     let shape = Shape {
                         up_kbit: 100_000,
                         down_kbit: 100_000,
@@ -73,7 +73,7 @@ pub const ROWS: &[Scenario] = &[
                     };
                     on_uplink(parameters, name, shape, load, computing)
                 };
-                let giveway = |gate| UplinkQueue::Giveway { gate, short: false };
+                let giveway = |cpu_gate| UplinkQueue::Giveway { cpu_gate, short: false };
                 let upload = || Some(Load::upload("cubic"));
                 Ok(vec![
                     variant("alone", UplinkQueue::Fifo, None),

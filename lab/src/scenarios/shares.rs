@@ -35,7 +35,7 @@ enum Policy {
     Plain,
     FixedCap,
     Oracle,
-    /// The engine's policy "found", with this preference.
+    /// The engine's policy "estimated", with this preference.
     Found(&'static str),
 }
 
@@ -57,7 +57,7 @@ impl Policy {
             Self::FixedCap => cell.managed(&format!(
                 "[cap]\ncapacity_mbit = {PAPER_CAPACITY_MBIT}\nmargin_bytes = {PAPER_MARGIN_BYTES}\nrtt_ms = {rtt_ms}\n"
             )),
-            Self::Found(prefer) => cell.managed(&format!("[cap]\npolicy = \"found\"\nprefer = \"{prefer}\"\n")),
+            Self::Found(prefer) => cell.managed(&format!("[cap]\npolicy = \"estimated\"\nprefer = \"{prefer}\"\n")),
             Self::Oracle => cell.limited(best_equal_cap(air, stations, rtt_ms)?, None),
         })
     }

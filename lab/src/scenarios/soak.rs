@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An hour of what a machine does in a day: programs that start, connections that open and close, neighbours that come, go
+//! An hour of what a machine does in a day: programs that start, connections that open and close, peers that come, go
 //! and die, rules that are read again, a link that goes down. Whether the daemon grows meanwhile, and what it leaves.
 
 mod sample;
@@ -27,7 +27,7 @@ use sample::{ResourceSample, growth_percent, held, most_and_least};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "soak",
-    about: "an hour of starts, connections, neighbours, reloads and link flaps: what grows, and what is left",
+    about: "an hour of starts, connections, peers, reloads and link flaps: what grows, and what is left",
     seconds: 3_600,
     warmup_s: 30,
     parameters: &[
@@ -37,7 +37,7 @@ pub const SCENARIO: Scenario = Scenario {
             20,
             2,
             600,
-            "for a reload, and half as often for a neighbour and a link that goes down",
+            "for a reload, and half as often for a peer and a link that goes down",
         ),
     ],
     plan: &plan,
@@ -50,7 +50,7 @@ const ONE_IN: u64 = 3;
 const LIVES_MS: u64 = 500;
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 const DOWN: Duration = Duration::from_millis(500);
-const NEIGHBOUR_STAYS: Duration = Duration::from_secs(8);
+const PEER_STAYS: Duration = Duration::from_secs(8);
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
     let [seconds, warmup_s, every_s] = ["seconds", "warmup_s", "every_s"].map(|name| parameters.count(name));
@@ -81,12 +81,12 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             always("daemon_deaths", none),
             // Else it was no soak.
             always("reloads", Relation::AtLeast(1.0)),
-            always("neighbours", Relation::AtLeast(1.0)),
+            always("peers", Relation::AtLeast(1.0)),
             always("flaps", Relation::AtLeast(1.0)),
             Check::metric(NAME, "starts_per_s", Relation::AtLeast(0.95 * starts.per_s as f64)),
         ],
         plots: Vec::new(),
-        columns: "starts_per_s connections with_class reloads neighbours late_neighbours flaps rss_mb growth_percent left",
+        columns: "starts_per_s connections with_class reloads peers late_peers flaps rss_mb growth_percent left",
     })
 }
 
@@ -103,18 +103,18 @@ struct Times {
 #[derive(Default)]
 struct Done {
     reloads: u64,
-    neighbours: u64,
+    peers: u64,
     /// Of these, who did not end in time when they were asked to.
-    late_neighbours: u64,
+    late_peers: u64,
     flaps: u64,
     samples: Vec<ResourceSample>,
 }
 
 fn soak(run: &Run, starts: Starts, times: Times) -> Result<Outcome> {
-    let (device, peer) = raise_pair()?;
+    let (device, host) = raise_pair()?;
     let matched = applicant::install(run.raw, "soak-matched")?;
     let other = applicant::install(run.raw, "soak-other")?;
-    let _sink = start_sink(&peer, &[PORT])?;
+    let _sink = start_sink(&host, &[PORT])?;
     let key = giveway::new_key(run.raw)?;
     let rules = |n: u64| configuration(&key, &matched.exe, n);
     let mut daemon = Daemon::raise(&device, &rules(0), &run.file(""))?;
@@ -130,10 +130,10 @@ fn soak(run: &Run, starts: Starts, times: Times) -> Result<Outcome> {
         });
         let stage = Stage {
             device: &device,
-            peer: &peer,
+            host: &host,
             daemon: &daemon,
             configuration: &run.file(".toml"),
-            neighbour: &run.file("-neighbour"),
+            peer: &run.file("-peer"),
             rules: &rules,
         };
         let done = stage.disturb(run, times, &has_ended);
@@ -159,8 +159,8 @@ fn soak(run: &Run, starts: Starts, times: Times) -> Result<Outcome> {
     outcome.set(name, "connections", starts.matching() as f64);
     outcome.set(name, "with_class", said.waited_ms.len() as f64);
     outcome.set(name, "reloads", done.reloads as f64);
-    outcome.set(name, "neighbours", done.neighbours as f64);
-    outcome.set(name, "late_neighbours", done.late_neighbours as f64);
+    outcome.set(name, "peers", done.peers as f64);
+    outcome.set(name, "late_peers", done.late_peers as f64);
     outcome.set(name, "flaps", done.flaps as f64);
     outcome.set(name, "daemon_deaths", f64::from(u8::from(deaths)));
     outcome.set(name, "left", left as f64);
@@ -206,11 +206,11 @@ fn configuration(key: &Path, exe: &Path, number: u64) -> Value {
 
 struct Stage<'a> {
     device: &'a Namespace,
-    peer: &'a Namespace,
+    host: &'a Namespace,
     daemon: &'a Daemon,
     configuration: &'a Path,
     /// Its configuration and log, without an ending.
-    neighbour: &'a Path,
+    peer: &'a Path,
     rules: &'a dyn Fn(u64) -> Value,
 }
 
@@ -220,7 +220,7 @@ impl Stage<'_> {
         let begun = Instant::now();
         let mut done = Done::default();
         let (mut next_look, mut next_act) = (begun, begun + times.every / 2);
-        let mut neighbour: Option<(Daemon, Instant)> = None;
+        let mut peer: Option<(Daemon, Instant)> = None;
         let mut acts = 0;
         while !has_ended.load(Ordering::Relaxed) {
             let now = Instant::now();
@@ -232,13 +232,13 @@ impl Stage<'_> {
                 done.samples
                     .push(ResourceSample::of(self.daemon, self.device.number()?, at_s)?);
             }
-            if let Some((mut other, _)) = neighbour.take_if(|(_, since)| now - *since >= NEIGHBOUR_STAYS) {
-                // Every second one dies; its guardian undoes what it did.
-                if done.neighbours % 2 == 0 {
+            if let Some((mut other, _)) = peer.take_if(|(_, since)| now - *since >= PEER_STAYS) {
+                // Every second one dies; its watchdog undoes what it did.
+                if done.peers % 2 == 0 {
                     other.process.kill()?;
                 } else if other.stop().is_err() {
                     // It may not have come up yet on a busy machine: that is told, and ends no run of an hour.
-                    done.late_neighbours += 1;
+                    done.late_peers += 1;
                     other.process.kill()?;
                 }
             }
@@ -253,14 +253,14 @@ impl Stage<'_> {
                     pause_until(now + DOWN)?;
                     self.device.ip(&format!("link set {STATION_DEVICE} up"))?;
                     done.flaps += 1;
-                } else if neighbour.is_none() {
-                    neighbour = Some((Daemon::launch(self.peer, &(self.rules)(0), self.neighbour)?, now));
-                    done.neighbours += 1;
+                } else if peer.is_none() {
+                    peer = Some((Daemon::launch(self.host, &(self.rules)(0), self.peer)?, now));
+                    done.peers += 1;
                 }
             }
             pause_until(now + Duration::from_millis(200))?;
         }
-        if let Some((mut other, _)) = neighbour {
+        if let Some((mut other, _)) = peer {
             other.stop()?;
         }
         Ok(done)

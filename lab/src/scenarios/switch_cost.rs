@@ -73,7 +73,7 @@ pub enum Worker {
     NapiThread,
     /// A kernel thread to which XDP passes packets in the softirq.
     CpumapThread,
-    /// No packets: two tasks that give way to each other.
+    /// No packets: two tasks that yield to each other.
     Task,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A limit for every kind of target that `giveway limit set` takes, and for users, in each direction, set before a transfer and
-//! during one: how soon it is in force by what the receiver reads, whether giveway shows what the receiver has, whether a daemon
+//! during one: how soon it is active by what the receiver reads, whether giveway shows what the receiver has, whether a daemon
 //! that was restarted or killed has it again, and whether it ends with its target.
 
 mod place;
@@ -38,7 +38,7 @@ const LIFTED_MBIT: f64 = 20.0;
 /// Payload is 0.956 of what a limit counts.
 const HOLDS: Relation = Relation::Between(0.9, 1.05);
 const ABOVE: f64 = 1.1;
-const IN_FORCE_S: f64 = 1.0;
+const INSTALLED_S: f64 = 1.0;
 /// Without a limit; otherwise the cell would show nothing.
 const FREE: Relation = Relation::AtLeast(2.0);
 const SHOWN: Relation = Relation::Between(0.95, 1.05);
@@ -134,7 +134,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         variants,
         checks,
         plots: vec![],
-        columns: "free_of_limit in_force_s rate_of_limit status_of_received top_of_received page_of_received \
+        columns: "free_of_limit installed_s rate_of_limit status_of_received top_of_received page_of_received \
                   metrics_of_received again_s again_of_limit cleared_of_limit ends_s refused",
     })
 }
@@ -147,9 +147,9 @@ impl LimitExperiment {
     fn checks(self, name: &str) -> Vec<Check> {
         let metric = |metric, holds| Check::metric(name, metric, holds).always();
         let mut checks = vec![
-            metric("in_force_s", Relation::AtMost(IN_FORCE_S)),
+            metric("installed_s", Relation::AtMost(INSTALLED_S)),
             metric("rate_of_limit", HOLDS),
-            metric("again_s", Relation::AtMost(IN_FORCE_S)),
+            metric("again_s", Relation::AtMost(INSTALLED_S)),
             metric("again_of_limit", HOLDS),
             metric("ends", Relation::Exactly(1.0)),
         ];
@@ -170,9 +170,9 @@ impl LimitExperiment {
         let shown_ns = self.show(&mut place, run, &mut outcome)?;
         let received = place.received()?;
         let from_ns = set_ns.max(received.first_ns().unwrap_or_default());
-        let in_force_s = received.settled_s(from_ns, shown_ns, ABOVE * LIMIT_MBIT);
-        outcome.set(run.name, "in_force_s", in_force_s);
-        let rate_ns = after(from_ns, IN_FORCE_S);
+        let installed_s = received.settled_s(from_ns, shown_ns, ABOVE * LIMIT_MBIT);
+        outcome.set(run.name, "installed_s", installed_s);
+        let rate_ns = after(from_ns, INSTALLED_S);
         outcome.set(run.name, "rate_of_limit", received.mbit(rate_ns, shown_ns) / LIMIT_MBIT);
         self.start_daemon_again(&mut place, run, &mut outcome)?;
         run.keep(&place.received()?)?;
@@ -235,7 +235,7 @@ impl LimitExperiment {
         let received = place.received()?;
         let again_s = received.settled_s(from_ns, to_ns, ABOVE * LIMIT_MBIT);
         outcome.set(run.name, "again_s", again_s);
-        let again_mbit = received.mbit(after(from_ns, IN_FORCE_S), to_ns);
+        let again_mbit = received.mbit(after(from_ns, INSTALLED_S), to_ns);
         outcome.set(run.name, "again_of_limit", again_mbit / LIMIT_MBIT);
         Ok(())
     }
@@ -244,8 +244,8 @@ impl LimitExperiment {
         run.progress.tick("its end");
         if self.moment == Moment::Before {
             note(outcome, run, "clear", &place.clear()?.0);
-            let from_ns = after(monotonic_ns()?, IN_FORCE_S);
-            pause(2.0 * IN_FORCE_S)?;
+            let from_ns = after(monotonic_ns()?, INSTALLED_S);
+            pause(2.0 * INSTALLED_S)?;
             let cleared_mbit = place.received()?.mbit(from_ns, monotonic_ns()?);
             outcome.set(run.name, "cleared_of_limit", cleared_mbit / LIMIT_MBIT);
         }
@@ -281,7 +281,7 @@ fn user_lifts(way: Direction, seconds: f64, run: &Run) -> Result<Outcome> {
     outcome.set(run.name, "refused", f64::from(u8::from(refused)));
     let (said, _) = place.giveway_as_user(&["limit", "set", &flow(), option, &rate])?;
     note(&mut outcome, run, "set for its flow", &said);
-    pause(IN_FORCE_S)?;
+    pause(INSTALLED_S)?;
     let from_ns = monotonic_ns()?;
     pause(seconds)?;
     let mbit = place.received()?.mbit(from_ns, monotonic_ns()?);

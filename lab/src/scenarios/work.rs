@@ -27,10 +27,10 @@ pub const SCENARIO: Scenario = Scenario {
 
 const LINK_MBIT: f64 = 20.0;
 const ALONE: &str = "upload";
-/// What a queue of strict priority leaves of a link for what is not background: all but the trickle (`docs/queue.md`), and
+/// What a queue of strict priority leaves of a link for what is not background: all but the minimum rate (`docs/queue.md`), and
 /// what the work's own acknowledgements and this machine take.
 const UPLOAD_KEEPS: f64 = 0.9;
-/// A twentieth of the link; the trickle is half a percent.
+/// A twentieth of the link; the minimum rate is half a percent.
 const WORK_MBIT: f64 = 1.0;
 /// Of all who send on a link with two, someone who waits has at least a tenth.
 const WAITED_FOR_MBIT: f64 = LINK_MBIT / 10.0;
@@ -86,14 +86,14 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
                 Check::metric(name, "work_mbit", Relation::AtLeast(WAITED_FOR_MBIT)).always(),
             ]
         } else {
-            gives_way(name)
+            yields(name)
         });
     }
     let act = move |run: &Run| upgrade(warmup_s, seconds, run);
     variants.push(Variant::new(UPGRADE, None, 3.0 * estimated_s, act));
     for moment in MOMENTS {
         let point = format!("{UPGRADE}/{moment}");
-        checks.extend(gives_way(&point));
+        checks.extend(yields(&point));
         checks.push(Check::metric(&point, "control_is_fifo", Relation::Exactly(1.0)).always());
     }
     Ok(Plan {
@@ -104,7 +104,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     })
 }
 
-fn gives_way(point: &str) -> Vec<Check> {
+fn yields(point: &str) -> Vec<Check> {
     let metric = |metric, holds| Check::metric(point, metric, holds).always();
     vec![
         metric("work_mbit", Relation::AtMost(WORK_MBIT)),
@@ -151,7 +151,7 @@ fn upgrade(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     let restic = place.install("restic")?;
     let control = place.install("sleep")?;
     let mut configuration = configuration(json!([{"exe": restic, "class": "background"}]));
-    configuration["realtime"] = json!([{"exe": control, "priority": 20}]);
+    configuration["priority"] = json!([{"exe": control, "priority": 20}]);
     let mut daemon = place.start_daemon(&configuration, run)?;
     let robot = place.start_control(&control)?;
     let work = Tool::Restic.start(&place, false, false, &restic)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What disturbs on a topology: programs that run until they are dropped.
-//! Input: a list of loads. Output: their processes. They measure nothing; the far end counts what it has of an upload.
+//! Input: a list of loads. Output: their processes. They measure nothing; the remote host counts what it has of an upload.
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -25,7 +25,7 @@ pub enum Load {
         senders: Range<usize>,
         congestion: &'static str,
     },
-    /// UDP datagrams of 1,400 bytes, marked LE, from a far end that nothing slows down to a reader at nice 19.
+    /// UDP datagrams of 1,400 bytes, marked LE, from a remote host that nothing slows down to a reader at nice 19.
     Download { mbit: u64 },
     /// UDP packets of the first sender, which keep a queue full.
     Flood(Flood),
@@ -35,14 +35,14 @@ pub enum Load {
     Computing { processes: usize },
     /// TCP in both directions.
     Bulk,
-    /// This sender tells its neighbours what is not true, with the group's key or without.
+    /// This sender tells its peers what is not true, with the group's key or without.
     Liar { sender: usize, lie: Lie },
 }
 
-/// Between the first sender and the far end, where a load names no others.
+/// Between the first sender and the remote host, where a load names no others.
 pub fn start(loads: &[Load], place: &mut Place, run: &Run) -> Result<Vec<Process>> {
     if loads.iter().any(|load| matches!(load, Load::Upload { .. })) {
-        place.far_end()?;
+        place.remote_host()?;
     }
     let (far, nobody) = (place.far()?, place.nobody()?);
     let mut running = Vec::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A topology, standing: hosts that send, and one at the far end.
+//! A topology, standing: hosts that send, and one at the remote host.
 //! Input: which topology. Output: its hosts by namespace and address, whatever is between them; taken down in the end.
 
 use std::net::Ipv4Addr;
@@ -15,7 +15,7 @@ use crate::giveway::Daemon;
 use crate::link::wire::{self, NOBODY_ADDRESS, RECEIVER_ADDRESS, SENDER_ADDRESS, Wire, queue_configuration};
 use crate::namespace::Namespace;
 use crate::outcome::Outcome;
-use crate::traffic::http::FarEnd;
+use crate::traffic::http::RemoteHost;
 use crate::uplink::{self, DEVICE_ADDRESS, FAR_ADDRESS, Shape, Uplink};
 
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub enum Topology {
 
 /// Fields are dropped in this order: processes before their namespace.
 pub struct Place<'a> {
-    far_end: Option<FarEnd>,
+    remote_host: Option<RemoteHost>,
     pub network: Network<'a>,
 }
 
@@ -57,10 +57,10 @@ impl Topology {
             Topology::Uplink(shape) => {
                 let uplink = Uplink::raise(shape)?;
                 let configuration = match shape.queue {
-                    uplink::UplinkQueue::Giveway { gate, short } => Some(json!({
+                    uplink::UplinkQueue::Giveway { cpu_gate, short } => Some(json!({
                         "cap": {"policy": "none"},
                         "link": {"rate_mbit": shape.up_kbit as f64 / 1e3, "driver_bytes": shape.driver_bytes},
-                        "queue": {"gate": gate, "short_segments": short},
+                        "queue": {"cpu_gate": cpu_gate, "short_segments": short},
                         // These scenarios are about the queue.
                         "classes": {"congestion_control": false},
                     })),
@@ -87,7 +87,7 @@ impl Topology {
     }
 }
 
-/// With giveway's queue in force, where it has a configuration.
+/// With giveway's queue active, where it has a configuration.
 fn beside_daemon(
     at: &Namespace,
     configuration: Option<serde_json::Value>,
@@ -106,7 +106,10 @@ fn beside_daemon(
 
 impl<'a> Place<'a> {
     pub fn of(network: Network<'a>) -> Self {
-        Self { far_end: None, network }
+        Self {
+            remote_host: None,
+            network,
+        }
     }
 
     /// How many hosts there are that send.
@@ -155,11 +158,11 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// The HTTP server and sink of uploads at the far end, from its first use on.
-    pub fn far_end(&mut self) -> Result<&mut FarEnd> {
-        if self.far_end.is_none() {
-            self.far_end = Some(FarEnd::start(self.far()?.at)?);
+    /// The HTTP server and sink of uploads at the remote host, from its first use on.
+    pub fn remote_host(&mut self) -> Result<&mut RemoteHost> {
+        if self.remote_host.is_none() {
+            self.remote_host = Some(RemoteHost::start(self.far()?.at)?);
         }
-        self.far_end.as_mut().context("there is no far end")
+        self.remote_host.as_mut().context("there is no remote host")
     }
 }

@@ -121,7 +121,7 @@ pub fn connect((far, port, congestion): (IpAddr, u16, String)) -> Result<TcpStre
     let socket = Socket::new(Domain::for_address(far), Type::STREAM, None).context("cannot make a socket")?;
     setsockopt(&socket, sockopt::TcpCongestion, &congestion.as_str().into())
         .with_context(|| format!("this kernel has no TCP `{congestion}`"))?;
-    socket.connect(&far.into()).context("cannot reach the far end")?;
+    socket.connect(&far.into()).context("cannot reach the remote host")?;
     let connection = TcpStream::from(socket);
     // What waits in the socket goes with the process.
     SockRef::from(&connection).set_linger(Some(Duration::ZERO))?;

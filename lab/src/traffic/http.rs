@@ -51,7 +51,7 @@ pub struct Completed {
     /// Of all processors.
     pub busy_ns: u64,
     /// From its first packet in the queue until the background was out of the way: until no packet of it began to be
-    /// sent any more while one of the request's waited. One that is on the link already cannot be taken back: its rest
+    /// sent any more while one of the request's waited. One that is on the link already cannot be revoked: its rest
     /// counts.
     pub yielded_ns: u64,
 }
@@ -64,9 +64,9 @@ enum Request {
 }
 
 /// The server and the upload's sink, as the lab holds them.
-pub struct FarEnd(Role);
+pub struct RemoteHost(Role);
 
-impl FarEnd {
+impl RemoteHost {
     pub fn start(at: &Namespace) -> Result<Self> {
         Role::start(at, "far-end", &()).map(Self)
     }
@@ -190,17 +190,18 @@ fn use_cubic(fd: &std::os::fd::OwnedFd) -> Result<()> {
     setsockopt(fd, sockopt::TcpCongestion, &"cubic".into()).context("cannot choose CUBIC")
 }
 
-/// A connection to the far end whose socket was prepared before its first packet.
+/// A connection to the remote host whose socket was prepared before its first packet.
 fn reach(far: Ipv4Addr, port: u16, prepare: impl FnOnce(&std::os::fd::OwnedFd) -> Result<()>) -> Result<TcpStream> {
     let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     prepare(&fd)?;
     let address = SocketAddrV4::new(far, port);
-    connect(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrIn::from(address)).context("cannot reach the far end")?;
+    connect(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrIn::from(address))
+        .context("cannot reach the remote host")?;
     Ok(fd.into())
 }
 
 /// The role `far-end`.
-pub fn run_far_end(_description: &str) -> Result<()> {
+pub fn run_remote_host(_description: &str) -> Result<()> {
     let (http, sink) = (listen(HTTP_PORT)?, listen(SINK_PORT)?);
     let received = Arc::new(AtomicU64::new(0));
     let count = received.clone();

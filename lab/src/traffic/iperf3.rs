@@ -46,7 +46,7 @@ pub struct Span {
     pub mbit: Option<f64>,
     /// TCP's congestion control; else CUBIC.
     pub congestion: Option<&'static str>,
-    /// The far end sends, and the station receives.
+    /// The remote host sends, and the station receives.
     pub down: bool,
 }
 

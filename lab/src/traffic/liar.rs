@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A device on the link that tells its neighbours what is not true: the role `liar`, until it is killed.
+//! A device on the link that tells its peers what is not true: the role `liar`, until it is killed.
 //! Input: which lie. Output: reports as giveway sends them, from the engine's own protocol, with false numbers in them. It
 //! transfers nothing; what its machine sends besides, others send.
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use giveway_engine::model::{CaState, Class};
 use giveway_engine::peers::codec::MAX_SENDERS;
-use giveway_engine::peers::{Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT};
+use giveway_engine::peers::{Key, Keyring, MAX_DATAGRAM_BYTES, PaceConfig, PeerGroup, Sender, UNLIMITED_KBIT};
 use nix::sys::socket::{setsockopt, sockopt};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -74,12 +74,12 @@ pub fn run(description: &str) -> Result<()> {
         let heard = match socket.recv_from(&mut buffer) {
             Ok((bytes, from)) => Some((from.ip(), &buffer[..bytes])),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
-            Err(error) => return Err(error).context("cannot hear the neighbours"),
+            Err(error) => return Err(error).context("cannot hear the peers"),
         };
         let now = begun.elapsed();
         for liar in &mut liars {
             if let Some((from, datagram)) = heard {
-                let _ = liar.neighbourhood.receive(now, from, datagram);
+                let _ = liar.peer_group.receive(now, from, datagram);
             }
             liar.lie(now, lie, &socket);
         }
@@ -96,7 +96,7 @@ fn socket(own: Ipv4Addr) -> Result<UdpSocket> {
 }
 
 struct Liar {
-    neighbourhood: Neighbourhood,
+    peer_group: PeerGroup,
     sends: bool,
     changed: Duration,
 }
@@ -104,21 +104,21 @@ struct Liar {
 impl Liar {
     fn new(now: Duration, random: &mut ChaCha20Rng, keyring: Keyring) -> Self {
         Self {
-            neighbourhood: Neighbourhood::new(now, random, Some(keyring), PaceConfig::default()),
+            peer_group: PeerGroup::new(now, random, Some(keyring), PaceConfig::default()),
             sends: false,
             changed: now,
         }
     }
 
     fn lie(&mut self, now: Duration, lie: Lie, socket: &UdpSocket) {
-        self.neighbourhood.expire(now);
+        self.peer_group.expire(now);
         let is_due = now - self.changed >= FLAPS_EVERY;
         if !self.sends || (lie == Lie::Flapping && is_due) {
             self.sends = !self.sends;
             self.changed = now;
             match self.sends {
-                true => self.neighbourhood.sender_started(now),
-                false => self.neighbourhood.sender_stopped(now),
+                true => self.peer_group.sender_started(now),
+                false => self.peer_group.sender_stopped(now),
             }
         }
         let count = if lie == Lie::Crowd { MAX_SENDERS } else { 1 };
@@ -127,7 +127,7 @@ impl Liar {
         } else {
             Vec::new()
         };
-        while let Some(report) = self.neighbourhood.poll_report(now, &senders) {
+        while let Some(report) = self.peer_group.poll_report(now, &senders) {
             let to = report.to.unwrap_or(Ipv4Addr::BROADCAST.into());
             // What does not leave is lost like any other.
             let _ = socket.send_to(&report.datagram, (to, GROUP_PORT));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! OpenSSH's own server as a far end, and what a client needs to reach it without a question.
+//! OpenSSH's own server as a remote host, and what a client needs to reach it without a question.
 //! Input: a namespace, a folder, ports. Output: a running sshd and the client's configuration. Touches nothing of the
 //! machine: keys, users and run-time files are the folder's, in a mount namespace of the server's own.
 

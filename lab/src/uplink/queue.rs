@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What queues in the device, by the kernel's own means.
 //! Input: the device's namespace and the shape of its uplink. Output: qdiscs on the device's interface, and for a
-//! thread per priority a second stage before it. giveway puts up its own: here it gets an untouched interface.
+//! thread per priority a second stage before it. giveway installs its own: here it gets an untouched interface.
 //!
 //! A token bucket hands packets down at the link's rate, and B bytes at once after a pause. The link behind it is as
 //! fast and serial, so under load it never gets rid of those B bytes: the burst is what the driver holds, and one
@@ -19,7 +19,7 @@ use crate::network::{End, add_pair};
 use crate::process::run;
 use crate::traffic::http::SINK_PORT;
 
-pub fn put_up(device: &Namespace, shape: &Shape) -> Result<()> {
+pub fn install(device: &Namespace, shape: &Shape) -> Result<()> {
     let rate = format!("{}kbit", shape.up_kbit);
     match shape.queue {
         UplinkQueue::Giveway { .. } => Ok(()),

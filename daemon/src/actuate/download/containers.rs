@@ -102,13 +102,13 @@ impl ContainerDownloads {
             }
             match filters::hindrance(netlink, &with_clsact, *ifindex, &veth.name) {
                 None => drop(wanted.insert(*ifindex, veth.name.clone())),
-                Some(why) => self.refusals.note(*ifindex, &veth.name, &anyhow!(why)),
+                Some(reason) => self.refusals.note(*ifindex, &veth.name, &anyhow!(reason)),
             }
         }
         let left_out = self.filters.follow(netlink, journal, &wanted)?;
         for (ifindex, name) in &wanted {
             match left_out.get(ifindex) {
-                Some(why) => self.refusals.note(*ifindex, name, &anyhow!(why.clone())),
+                Some(reason) => self.refusals.note(*ifindex, name, &anyhow!(reason.clone())),
                 None => self.refusals.forget(*ifindex),
             }
         }
@@ -129,15 +129,15 @@ impl ContainerDownloads {
     /// Why some containers' downloads are not limited.
     pub fn missing(&self) -> Vec<String> {
         let of_device =
-            |(name, why): (&str, &str)| format!("what arrives for containers by {name} is not limited: {why}");
+            |(name, reason): (&str, &str)| format!("what arrives for containers by {name} is not limited: {reason}");
         self.refusals.waiting().map(of_device).collect()
     }
 
     /// Whose filter somebody has taken off; the others have theirs.
     fn notice_lost(&mut self, netlink: &mut Netlink) {
         for (ifindex, name) in self.filters.lost(netlink) {
-            let why = anyhow!("another tool has removed the filter at the egress of {name}");
-            self.refusals.note(ifindex, &name, &why);
+            let reason = anyhow!("another tool has removed the filter at the egress of {name}");
+            self.refusals.note(ifindex, &name, &reason);
         }
     }
 

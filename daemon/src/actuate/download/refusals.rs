@@ -14,7 +14,7 @@ pub struct Refusals(BTreeMap<u32, Refusal>);
 
 struct Refusal {
     name: String,
-    why: String,
+    reason: String,
     again: BackOff,
 }
 
@@ -22,12 +22,12 @@ impl Refusals {
     pub fn note(&mut self, ifindex: u32, name: &str, error: &anyhow::Error) {
         let refusal = self.0.entry(ifindex).or_insert_with(|| Refusal {
             name: name.to_owned(),
-            why: String::new(),
+            reason: String::new(),
             again: BackOff::default(),
         });
-        refusal.why = format!("{error:#}");
+        refusal.reason = format!("{error:#}");
         refusal.again.failed(now());
-        let shown = refusal.again.shown(now(), &refusal.why);
+        let shown = refusal.again.shown(now(), &refusal.reason);
         tracing::warn!("limits do not hold by {name}: {shown}");
     }
 
@@ -43,13 +43,13 @@ impl Refusals {
     /// Until it is time to try again.
     pub fn of(&self, ifindex: u32) -> Option<String> {
         let refusal = self.0.get(&ifindex)?;
-        refusal.waits().then(|| refusal.why.clone())
+        refusal.waits().then(|| refusal.reason.clone())
     }
 
     /// Those that are left alone now, and why.
     pub fn waiting(&self) -> impl Iterator<Item = (&str, &str)> {
         let waiting = self.0.values().filter(|refusal| refusal.waits());
-        waiting.map(|refusal| (refusal.name.as_str(), refusal.why.as_str()))
+        waiting.map(|refusal| (refusal.name.as_str(), refusal.reason.as_str()))
     }
 }
 

@@ -4,7 +4,7 @@
 //! chooses: each has an equal part for sure, and what the others leave. A flow that does not slow down leaves the others theirs.
 //! Before it comes a tbf that cuts packets of so many segments that they would hold up a slow limit, for up to a second.
 //!
-//! The same for bulk and for background of each link where these give way, below a class of the link with the rate that they
+//! The same for bulk and for background of each link where these yield, below a class of the link with the rate that they
 //! have together. Bulk borrows of it first; so background has little for sure, and all that bulk leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,7 +72,7 @@ const TCA_FQ_CODEL_MEMORY_LIMIT: u16 = 9;
 /// The only class of a tbf.
 const OF_TBF: u32 = 1;
 
-/// A link on which bulk and background give way.
+/// A link on which bulk and background yield.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct OrderedLink {
     pub ifindex: u32,
@@ -105,12 +105,12 @@ struct Group {
     packet_bytes: u32,
     is_fair: bool,
     queues: u32,
-    /// Packets may wait there that are larger than those that pass whole from now on.
+    /// Packets may wait there that are larger than those that poll whole from now on.
     shrinks: bool,
 }
 
 impl Tree {
-    pub fn put_up(netlink: &mut Netlink, ifindex: u32) -> Result<Self> {
+    pub fn install(netlink: &mut Netlink, ifindex: u32) -> Result<Self> {
         // Nothing passes yet: whether the kernel has it is found by having it there.
         let fair = tcmsg(ifindex, 0, ROOT).text(KIND, FQ_CODEL);
         let is_fair = netlink.change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, &fair);
@@ -264,7 +264,7 @@ impl Tree {
         Ok(())
     }
 
-    /// What each of them has let pass since it was put up; None: it is too soon to look again.
+    /// What each of them has let pass since it was installed; None: it is too soon to look again.
     pub fn counted(&mut self, netlink: &mut Netlink) -> Result<Option<Counted>> {
         let began = now();
         if began < self.next_look {
@@ -290,8 +290,8 @@ impl Tree {
             passed.passed_bytes += counted.sent_bytes;
             passed.passed_packets += u64::from(counted.sent_packets);
             passed.dropped_packets += u64::from(counted.dropped);
-            passed.waiting_packets += u64::from(counted.waiting_packets);
-            passed.waiting_bytes += u64::from(counted.waiting_bytes);
+            passed.backlog_packets += u64::from(counted.backlog_packets);
+            passed.backlog_bytes += u64::from(counted.backlog_bytes);
         }
         Ok(all)
     }
@@ -464,11 +464,11 @@ fn lift_those(netlink: &mut Netlink, ifindex: u32, is_meant: impl Fn(u32) -> boo
 /// Packets.
 pub fn waiting(netlink: &mut Netlink, ifindex: u32) -> Result<u32> {
     let root = qdisc::counted(netlink, ifindex, ROOT)?;
-    Ok(root.map_or(0, |root| root.waiting_packets))
+    Ok(root.map_or(0, |root| root.backlog_packets))
 }
 
 fn waiting_in(netlink: &mut Netlink, ifindex: u32, minors: &BTreeSet<u32>) -> Result<u32> {
     let all = qdisc::all_counted(netlink, ifindex)?.into_iter();
     let there = all.filter(|(parent, _)| parent & 0xffff_0000 == HANDLE && minors.contains(&(parent & 0xffff)));
-    Ok(there.map(|(_, counted)| counted.waiting_packets).sum())
+    Ok(there.map(|(_, counted)| counted.backlog_packets).sum())
 }

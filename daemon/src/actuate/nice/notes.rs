@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The programs of bpf/nice.bpf.c: notes of what tasks had, kept up to date and handed on. Input: orders for processes, and the
-//! causes in force. Output: what is to be set on which thread.
+//! causes active. Output: what is to be set on which thread.
 
 use giveway_engine::model::ProcessId;
 use std::collections::BTreeSet;
@@ -65,7 +65,7 @@ impl Notes {
         })
     }
 
-    /// For who undoes: no cause is in force.
+    /// For who undoes: no cause is active.
     pub fn load_to_end(map: &MapHandle, dry_run: bool) -> Result<Programs> {
         let constants = Constants {
             most_of_user: u32::MAX,
@@ -80,7 +80,7 @@ impl Notes {
         let known: Vec<Vec<u8>> = map.keys().collect();
         for cause in causes {
             map.update(&cause.to_ne_bytes(), &[1], MapFlags::ANY)
-                .context("cannot say by what processes are made nice")?;
+                .context("cannot say by what processes are reniced")?;
         }
         let is_over = |key: &&Vec<u8>| causes.iter().all(|cause| cause.to_ne_bytes() != key[..]);
         for key in known.iter().filter(is_over) {
@@ -103,14 +103,14 @@ impl Notes {
         run_over_process(&self.programs.want, process.pid).context("cannot note what a process had")
     }
 
-    pub fn walk(&self) -> Result<Vec<Task>> {
-        self.programs.walk()
+    pub fn scan(&self) -> Result<Vec<Task>> {
+        self.programs.scan()
     }
 }
 
 impl Programs {
     /// What is to be done, of all tasks of the machine.
-    pub fn walk(&self) -> Result<Vec<Task>> {
+    pub fn scan(&self) -> Result<Vec<Task>> {
         run_over_all(&self.settle).context("cannot look for nice tasks")
     }
 }

@@ -47,7 +47,7 @@ pub fn why_left(policy: u32) -> String {
     .to_owned()
 }
 
-/// Sets a thread, or puts it back, unless it has ended or somebody else was faster.
+/// Sets a thread, or restores it, unless it has ended or somebody else was faster.
 ///
 /// # Errors
 /// Where the kernel refuses, or something is short.

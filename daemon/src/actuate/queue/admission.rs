@@ -37,7 +37,7 @@ pub use records::number_of;
 use records::{config_of, has_limits, key_of, network_key, packet_rule_of, refusal, rule_of};
 pub use types::gw_admission_counters as Counters;
 
-/// Before this Linux no program of this kind may read the storage of tasks: who was made nice by giveway, and what was chosen.
+/// Before this Linux no program of this kind may read the storage of tasks: who was reniced by giveway, and what was chosen.
 const NOTES_NEED: (u32, u32) = (6, 16);
 /// More than the ring holds; so a flood of refusals cannot keep the caller for ever.
 const EVENTS_AT_ONCE: usize = 1_024;
@@ -138,7 +138,7 @@ enum Nice<'a> {
 
 impl Admission {
     /// Loads it for the namespace of this number, which must be the caller's own. Touches no link yet.
-    /// `requests`: of arrival.bpf.c, where there are chains. `nice_notes`: of tasks that giveway makes nice, if it makes any.
+    /// `requests`: of arrival.bpf.c, where there are chains. `nice_notes`: of tasks that giveway renices, if it makes any.
     pub fn load(
         netns_inum: u32,
         rules: &[Deadline],
@@ -154,7 +154,7 @@ impl Admission {
         noted.or_else(|error| {
             match check_release(NOTES_NEED) {
                 Err(_) => tracing::debug!("{error:#}"),
-                Ok(()) => tracing::warn!("what giveway made nice counts as made nice by its user: {error:#}"),
+                Ok(()) => tracing::warn!("what giveway reniced counts as reniced by its user: {error:#}"),
             }
             load(Nice::ByAnybody)
         })
@@ -307,7 +307,7 @@ impl Admission {
         Ok(())
     }
 
-    /// In the order in which they count. In force with the next [`Self::configure`].
+    /// In the order in which they count. Active with the next [`Self::configure`].
     pub fn set_packet_rules(&mut self, rules: &[PacketRule]) -> Result<()> {
         // What they say of flows is remembered for as long as they are these.
         if self.written.0 == rules {
@@ -390,7 +390,7 @@ impl Admission {
         counters.context("admission has no counters")
     }
 
-    /// Readable when refusals wait; but admission wakes no reader, so look at each pass.
+    /// Readable when refusals wait; but admission wakes no reader, so look at each poll.
     pub fn refusals(&self) -> Result<Vec<Refusal>> {
         let arrived = self.events.take(EVENTS_AT_ONCE)?;
         Ok(arrived.iter().filter_map(refusal).collect())

@@ -34,9 +34,9 @@ pub struct BpfQdisc {
     kind: String,
     registered: Link,
     /// It sees what runs on each CPU; where it is not attached the gate is always open.
-    gate_program: OwnedFd,
+    cpu_gate_program: OwnedFd,
     /// Attached while a queue stands: it costs something at each switch between tasks.
-    gate: Option<Result<OwnedFd>>,
+    cpu_gate: Option<Result<OwnedFd>>,
     counters: MapHandle,
 }
 
@@ -73,33 +73,33 @@ impl BpfQdisc {
         }
         let mut skeleton = explain("load the qdisc", || open.load())?;
         let registered = explain("register the qdisc", || skeleton.maps.gw_qdisc.attach_struct_ops())?;
-        let gate_program = skeleton.progs.gw_gate.as_fd().try_clone_to_owned();
+        let cpu_gate_program = skeleton.progs.gw_gate.as_fd().try_clone_to_owned();
         Ok(Self {
             kind,
             registered,
-            gate_program: gate_program.context("cannot keep the program that watches the CPUs")?,
-            gate: None,
+            cpu_gate_program: cpu_gate_program.context("cannot keep the program that watches the CPUs")?,
+            cpu_gate: None,
             counters: MapHandle::try_from(&skeleton.maps.band_counters).context("cannot keep the qdisc's counters")?,
         })
     }
 
     /// Why background cannot be held for the CPU's sake; None if it can.
     pub fn gate_missing(&self) -> Option<String> {
-        let gate = self.gate.as_ref()?;
-        gate.as_ref().err().map(|error| format!("{error:#}"))
+        let cpu_gate = self.cpu_gate.as_ref()?;
+        cpu_gate.as_ref().err().map(|error| format!("{error:#}"))
     }
 
     /// While a queue of ours stands on any link.
     pub fn watch_cpus(&mut self, is_wanted: bool) {
-        if is_wanted == self.gate.is_some() {
+        if is_wanted == self.cpu_gate.is_some() {
             return;
         }
-        self.gate =
-            is_wanted.then(|| attach_to_tracepoint(&self.gate_program).context("cannot watch what the CPUs run"));
+        self.cpu_gate =
+            is_wanted.then(|| attach_to_tracepoint(&self.cpu_gate_program).context("cannot watch what the CPUs run"));
     }
 
     /// Puts it up at the root, unless it stands there. The link must have been configured before.
-    pub fn put_up(&self, netlink: &mut Netlink, ifindex: u32) -> Result<()> {
+    pub fn install(&self, netlink: &mut Netlink, ifindex: u32) -> Result<()> {
         let now = qdisc::root(netlink, ifindex)?.qdisc;
         if now.handle == HANDLE && now.kind == self.kind {
             return Ok(());
@@ -161,7 +161,7 @@ fn served_of(counters: &types::gw_band_counters) -> Served {
             dropped_sojourn: counters.dropped_sojourn,
             dropped_late: counters.dropped_late,
             dropped_reset: counters.dropped_reset,
-            gate_closed: counters.gate_closed,
+            cpu_gate_closed: counters.cpu_gate_closed,
             sojourn_p50_us: percentile_us(&counters.sojourn, 50).min(sojourn_max_us),
             sojourn_p99_us: percentile_us(&counters.sojourn, 99).min(sojourn_max_us),
             sojourn_max_us,

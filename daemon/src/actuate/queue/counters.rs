@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is read of the queues in force: what they have counted, and the packets with deadlines that were refused.
+//! What is read of the queues active: what they have counted, and the packets with deadlines that were refused.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::kernel::netlink::Netlink;
 use crate::kernel::now;
 
 impl QueueActuator {
-    /// By interface, where a queue is in force. What htb counts costs more to read: it may be this old.
+    /// By interface, where a queue is active. What htb counts costs more to read: it may be this old.
     pub fn counters(&mut self, at_most_old: Duration) -> Result<BTreeMap<u32, QueueCounters>> {
         let Some(admission) = &self.admission else {
             return Ok(BTreeMap::new());
@@ -99,7 +99,7 @@ impl ManagedLink {
                 self.served = Some((now, served));
                 Ok((now, Some(served)))
             }
-            (Backend::Qdisc, Some(qdisc)) => Ok((now, Some(qdisc.bands(self.number)?))),
+            (Backend::Bpf, Some(qdisc)) => Ok((now, Some(qdisc.bands(self.number)?))),
             _ => Ok((now, None)),
         }
     }

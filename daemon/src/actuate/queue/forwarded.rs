@@ -48,7 +48,7 @@ pub struct ForwardedContainers {
 }
 
 impl QueueActuator {
-    /// What comes out of these devices is told apart by its cgroup, while anything is in force.
+    /// What comes out of these devices is told apart by its cgroup, while anything is active.
     /// `changed`: devices may have come or gone since the last time.
     ///
     /// # Errors

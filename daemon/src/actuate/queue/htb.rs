@@ -80,8 +80,8 @@ pub fn bands(netlink: &mut Netlink, ifindex: u32) -> Result<[Served; BANDS]> {
             sent_packets: counted.sent_packets.into(),
             sent_bytes: counted.sent_bytes,
             dropped_full: counted.dropped.into(),
-            backlog_packets: counted.waiting_packets.into(),
-            backlog_bytes: counted.waiting_bytes.into(),
+            backlog_packets: counted.backlog_packets.into(),
+            backlog_bytes: counted.backlog_bytes.into(),
             more: None,
         };
     }
@@ -98,7 +98,7 @@ struct Class {
 }
 
 /// Puts the tree up at the root, or changes the one that is there.
-pub fn put_up(netlink: &mut Netlink, plan: &Plan) -> Result<()> {
+pub fn install(netlink: &mut Netlink, plan: &Plan) -> Result<()> {
     put_root(netlink, plan.ifindex).context("cannot put htb up")?;
     tune(netlink, plan)
 }

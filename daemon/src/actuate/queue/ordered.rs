@@ -29,13 +29,13 @@ impl QueueActuator {
             };
             let [realtime, stream, _, background] = counted.packets;
             let packets = realtime + stream + background + counted.only_ordered;
-            let mut waiting_packets = 0;
+            let mut backlog_packets = 0;
             if link.ordered.is_some_and(|before| before != packets) {
                 let root = qdisc::counted(&mut self.netlink, *ifindex, ROOT);
-                waiting_packets = root.ok().flatten().map_or(0, |root| root.waiting_packets);
-                on.insert(*ifindex, waiting_packets);
+                backlog_packets = root.ok().flatten().map_or(0, |root| root.backlog_packets);
+                on.insert(*ifindex, backlog_packets);
             }
-            if waiting_packets == 0 {
+            if backlog_packets == 0 {
                 link.ordered = Some(packets);
             }
         }

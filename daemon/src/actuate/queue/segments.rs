@@ -27,7 +27,7 @@ impl QueueActuator {
                 let wanted = before.gso_max_segments;
                 set_gso_max_segments(&mut self.netlink, plan.ifindex, wanted)?;
                 before.limits_segments = false;
-                // What somebody else sets from now on is not ours to put back.
+                // What somebody else sets from now on is not ours to restore.
                 let standing = self.links.values().filter_map(|link| link.before.as_ref());
                 return self.journal.replace(standing);
             }

@@ -55,7 +55,7 @@ impl QueueActuator {
         self.configure()
     }
 
-    /// Writes what is in force for admission and the qdisc.
+    /// Writes what is active for admission and the qdisc.
     pub(super) fn configure(&self) -> Result<()> {
         let Some(admission) = &self.admission else {
             return Ok(());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the queue of a device was before it was touched: journalled before anything is changed, and put back from there, in
-//! this process or after its death. What cannot be put back now stays journalled.
+//! this process or after its death. What cannot be restored now stays journalled.
 
 use anyhow::{Context as _, Result, ensure};
 use nix::errno::Errno;
@@ -43,25 +43,25 @@ impl QueueActuator {
     /// Puts back what was there, and journals no more than what is still to be.
     pub(super) fn undo(&mut self, before: Option<&OriginalQueue>) -> Result<()> {
         let Some(before) = before else { return Ok(()) };
-        let undone = before.put_back(false);
+        let undone = before.restore(false);
         match &undone {
             Ok(lines) => lines.iter().for_each(|line| tracing::debug!("{line}")),
             Err(error) => {
-                let why = one_line(error);
-                tracing::warn!("{why}");
-                self.left.push((before.clone(), why));
+                let reason = one_line(error);
+                tracing::warn!("{reason}");
+                self.left.push((before.clone(), reason));
             }
         }
         self.shorten_journal()?;
         undone.map(drop)
     }
 
-    /// What could not be put back, as of a device that is out of reach, may be by now: devices have changed.
+    /// What could not be restored, as of a device that is out of reach, may be by now: devices have changed.
     pub fn retry(&mut self) -> Result<()> {
         if self.left.is_empty() {
             return Ok(());
         }
-        self.left.retain(|(before, _)| match before.put_back(false) {
+        self.left.retain(|(before, _)| match before.restore(false) {
             Ok(lines) => {
                 lines.iter().for_each(|line| tracing::info!("{line}"));
                 false
@@ -71,13 +71,13 @@ impl QueueActuator {
         self.shorten_journal()
     }
 
-    /// What could not be put back then is tried again, and is a hindrance on its own link only.
+    /// What could not be restored then is tried again, and is a hindrance on its own link only.
     pub(super) fn undo_left(&mut self, ifindex: u32) -> Result<()> {
         if self.left.is_empty() {
             return Ok(());
         }
         let mut undone = Ok(());
-        self.left.retain(|(before, _)| match before.put_back(false) {
+        self.left.retain(|(before, _)| match before.restore(false) {
             Ok(_) => false,
             Err(error) if before.ifindex == ifindex => {
                 undone = Err(error);
@@ -104,18 +104,18 @@ impl QueueActuator {
 }
 
 impl Entry for OriginalQueue {
-    fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
+    fn restore(&self, dry_run: bool) -> Result<Vec<String>> {
         let context = || {
             format!(
                 "the queue of {} is not what it was; try `giveway revert` again",
                 self.name
             )
         };
-        put_back(&mut Netlink::open()?, self, dry_run).with_context(context)
+        restore(&mut Netlink::open()?, self, dry_run).with_context(context)
     }
 }
 
-/// Takes off each queue of ours that is in no journal: the folder of these was lost with the daemon and its guardian. What was there
+/// Takes off each queue of ours that is in no journal: the folder of these was lost with the daemon and its watchdog. What was there
 /// before is not known, so the kernel's default comes. The caller holds the lock, and has undone what the journals know.
 pub fn take_down_unjournalled() -> Result<Vec<String>> {
     let mut netlink = Netlink::open()?;
@@ -144,14 +144,14 @@ pub fn take_down_unjournalled() -> Result<Vec<String>> {
     Ok(lines)
 }
 
-fn put_back(netlink: &mut Netlink, before: &OriginalQueue, dry_run: bool) -> Result<Vec<String>> {
+fn restore(netlink: &mut Netlink, before: &OriginalQueue, dry_run: bool) -> Result<Vec<String>> {
     let found = match &before.identity {
         Some(identity) => identity.find(netlink, before.ifindex)?,
         None => InterfaceLocation::Here(before.ifindex),
     };
     let name = &before.name;
     match found {
-        InterfaceLocation::Here(ifindex) => put_back_here(
+        InterfaceLocation::Here(ifindex) => restore_here(
             netlink,
             &OriginalQueue {
                 ifindex,
@@ -170,8 +170,8 @@ fn put_back(netlink: &mut Netlink, before: &OriginalQueue, dry_run: bool) -> Res
                 ifindex,
                 ..before.clone()
             };
-            let put_back = elsewhere::within(namespace, move || put_back_here(&mut Netlink::open()?, &moved, dry_run));
-            let put_back = put_back.with_context(|| {
+            let restore = elsewhere::within(namespace, move || restore_here(&mut Netlink::open()?, &moved, dry_run));
+            let restore = restore.with_context(|| {
                 format!(
                     "{name} has moved to another network namespace, and its gso_max_segs may still be {SINGLE_SEGMENTS} there; it is \
                      restored when it is back (or: `ip link set {there} gso_max_segs {}` in its namespace)",
@@ -179,14 +179,14 @@ fn put_back(netlink: &mut Netlink, before: &OriginalQueue, dry_run: bool) -> Res
                 )
             })?;
             let in_its_place = |line| format!("{line} (in the namespace that it has moved to, as {there})");
-            Ok(put_back.into_iter().map(in_its_place).collect())
+            Ok(restore.into_iter().map(in_its_place).collect())
         }
         // It took everything with it.
         InterfaceLocation::Gone => Ok(Vec::new()),
     }
 }
 
-fn put_back_here(netlink: &mut Netlink, before: &OriginalQueue, dry_run: bool) -> Result<Vec<String>> {
+fn restore_here(netlink: &mut Netlink, before: &OriginalQueue, dry_run: bool) -> Result<Vec<String>> {
     let device = match uplink::device(netlink, before.ifindex) {
         Err(error) if refused(&error) == Some(Errno::ENODEV) => return Ok(Vec::new()),
         device => device?,
@@ -196,7 +196,7 @@ fn put_back_here(netlink: &mut Netlink, before: &OriginalQueue, dry_run: bool) -
     if qdisc::find_root(netlink, before.ifindex)?.is_some_and(|root| is_ours(&root.qdisc)) {
         undone.push(format!("qdisc of {} back to {}", before.name, before.qdisc.kind));
         if !dry_run {
-            restore(netlink, before)?;
+            reinstall(netlink, before)?;
         }
     }
     if before.limits_segments && device.gso_max_segments == SINGLE_SEGMENTS {
@@ -211,7 +211,7 @@ fn put_back_here(netlink: &mut Netlink, before: &OriginalQueue, dry_run: bool) -
     Ok(undone)
 }
 
-fn restore(netlink: &mut Netlink, before: &OriginalQueue) -> Result<()> {
+fn reinstall(netlink: &mut Netlink, before: &OriginalQueue) -> Result<()> {
     let OriginalQueue { ifindex, qdisc, .. } = before;
     if qdisc.handle == 0 {
         // The kernel puts its default there.

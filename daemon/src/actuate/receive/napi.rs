@@ -48,8 +48,8 @@ impl NapiThreads {
     pub fn raise(&mut self, threads: &[ProcessId], priority: u32) -> Vec<RefusedThread> {
         let outcomes = threads.iter().map(|id| (id.pid, self.raise_one(*id, priority)));
         let refused = outcomes.filter_map(|(tid, outcome)| {
-            let why = format!("{:#}", outcome.err()?);
-            Some(RefusedThread { tid, why })
+            let reason = format!("{:#}", outcome.err()?);
+            Some(RefusedThread { tid, reason })
         });
         refused.collect()
     }
@@ -63,7 +63,7 @@ impl NapiThreads {
             Ok(())
         });
         if let Some(changed) = change {
-            // However that went: what was begun is taken back.
+            // However that went: what was begun is revoked.
             let counted = process.cpu();
             let raised = RaisedNapiThread {
                 process,
@@ -86,7 +86,7 @@ impl NapiThreads {
     pub fn lower(&mut self) -> Result<()> {
         self.cpu();
         let mut outcome = Ok(());
-        self.raised.retain(|_, raised| match raised.changed.take_back() {
+        self.raised.retain(|_, raised| match raised.changed.revoke() {
             Ok(_) => false,
             Err(error) => {
                 outcome = Err(error);

@@ -155,7 +155,7 @@ fn set(
         old: before.into(),
         new: wanted.into(),
         rule: "[receive]".to_owned(),
-        why: key.to_owned(),
+        reason: key.to_owned(),
         made: true,
     }])
 }
@@ -207,7 +207,7 @@ impl Setting {
     }
 
     /// In the calling thread's namespace.
-    fn put_back_here(&self, ifindex: Option<u32>, dry_run: bool) -> Result<Vec<String>> {
+    fn restore_here(&self, ifindex: Option<u32>, dry_run: bool) -> Result<Vec<String>> {
         let Self { before, ours, .. } = self;
         let Some(path) = self.path_now(ifindex)? else {
             return Ok(Vec::new());
@@ -227,22 +227,22 @@ impl Setting {
 
 impl Entry for Setting {
     /// A device that is gone has taken it along.
-    fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
+    fn restore(&self, dry_run: bool) -> Result<Vec<String>> {
         let found = match (self.ifindex, &self.identity) {
             (Some(ifindex), Some(identity)) => identity.find(&mut Netlink::open()?, ifindex)?,
             (Some(ifindex), None) => InterfaceLocation::Here(ifindex),
-            (None, _) => return self.put_back_here(None, dry_run),
+            (None, _) => return self.restore_here(None, dry_run),
         };
         match found {
-            InterfaceLocation::Here(ifindex) => self.put_back_here(Some(ifindex), dry_run),
+            InterfaceLocation::Here(ifindex) => self.restore_here(Some(ifindex), dry_run),
             InterfaceLocation::There {
                 namespace,
                 ifindex,
                 name,
             } => {
                 let moved = self.clone();
-                let put_back = elsewhere::within(namespace, move || moved.put_back_here(Some(ifindex), dry_run));
-                put_back.with_context(|| {
+                let restore = elsewhere::within(namespace, move || moved.restore_here(Some(ifindex), dry_run));
+                restore.with_context(|| {
                     format!(
                         "{} may still be {}: its device has moved to another network namespace, as {name}",
                         self.path.display(),

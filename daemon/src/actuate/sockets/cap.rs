@@ -2,7 +2,7 @@
 //! Holds cwnd of TCP connections below a cap. Input: caps by cookie, and a table for new connections. Output: what became
 //! of each. It never decides a cap, never caps loopback, and leaves a clamp alone that it did not set.
 //!
-//! What it puts on a socket outlives the process: the socket is marked before ([`marks`]), so that [`lift::Lift`] can
+//! What it puts on a socket outlives the process: the socket is marked before ([`marks`]), so that [`clear::Clear`] can
 //! undo it. The iterators work on the namespace of the calling thread.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, ProgramMut};
 
 use super::SocketActuator;
-use super::walk::SocketWalk;
+use super::scan::SocketScan;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::records::bytes_of;
@@ -29,8 +29,8 @@ use crate::place::Place;
 use marks::CapEntry;
 use skeleton::types;
 
+pub mod clear;
 pub mod ease;
-pub mod lift;
 pub mod marks;
 
 /// More wait for the next call.
@@ -45,7 +45,7 @@ pub struct CapOutcome {
     pub cookie: Cookie,
     /// The clamp before; None where nothing limited cwnd (or the socket is gone).
     pub old: Option<u32>,
-    /// The clamp that was asked for; None for a lift.
+    /// The clamp that was asked for; None for a clear.
     pub wanted: Option<u32>,
     pub result: CapResult,
 }
@@ -70,9 +70,9 @@ pub enum CapResult {
 
 pub use types::gw_new_capped as NewCapped;
 
-/// The loaded programs. Dropping it takes them out of the kernel, but lifts no cap: `revert` does.
+/// The loaded programs. Dropping it takes them out of the kernel, but clears no cap: `revert` does.
 pub struct CapActuator {
-    walk: SocketWalk,
+    scan: SocketScan,
     netns_inum: u32,
     new_connections: Result<Link>,
     new_caps: MapHandle,
@@ -121,7 +121,7 @@ impl CapActuator {
         let (programs, maps) = (&skeleton.progs, &skeleton.maps);
         let keep = |map| MapHandle::try_from(map).context("cannot keep a map of the cap programs");
         Ok(Self {
-            walk: SocketWalk::new(
+            scan: SocketScan::new(
                 explain("attach the cap iterator", || programs.gw_apply_caps.attach())?,
                 keep(&maps.wanted_caps)?,
             ),
@@ -155,23 +155,23 @@ impl CapActuator {
         }
     }
 
-    /// Why new connections cannot be capped as they open (they are when a pass has seen them); None if they are.
+    /// Why new connections cannot be capped as they open (they are when a poll has seen them); None if they are.
     pub fn new_connections_missing(&self) -> Option<String> {
         self.new_connections.as_ref().err().map(|error| format!("{error:#}"))
     }
 
-    /// Why a lift, or a cap above the window that the network allows, restarts slow start; None if it does not.
+    /// Why a clear, or a cap above the window that the network allows, restarts slow start; None if it does not.
     pub fn ease_missing(&self) -> Option<String> {
         self.ease.as_ref().err().map(|error| format!("{error:#}"))
     }
 
-    /// Writes caps (segments), or lifts, in as few walks over the sockets as can be; one outcome for each.
+    /// Writes caps (segments), or clears, in as few scans over the sockets as can be; one outcome for each.
     pub fn write(&mut self, wanted: impl IntoIterator<Item = (Cookie, Option<u32>)>) -> Result<Vec<CapOutcome>> {
         let clamp = |(cookie, cap): (Cookie, Option<u32>)| (cookie, cap.unwrap_or(UNLIMITED).clamp(1, UNLIMITED));
         let asked: BTreeMap<Cookie, u32> = wanted.into_iter().map(clamp).collect();
         self.write_down(asked.values().copied())?;
         let of = |o: &types::gw_outcome| Cookie(o.cookie);
-        let (records, gone) = self.walk.run(asked.clone(), of)?;
+        let (records, gone) = self.scan.run(asked.clone(), of)?;
         let gone = gone.into_iter().map(|cookie| CapOutcome {
             cookie,
             old: None,
@@ -223,11 +223,11 @@ impl CapActuator {
     /// Caps no new connections any more and undoes what is marked, whatever the socket's state, listeners included: as
     /// after a death, so that nothing is left by one way that the other finds. The journal stays: it names the marks of
     /// every setting.
-    pub fn lift_all(&mut self) -> Result<Vec<lift::TreatedSocket>> {
+    pub fn clear_all(&mut self) -> Result<Vec<clear::TreatedSocket>> {
         self.publish_new(0, &[])?;
-        let mut found = lift::Lift::open(self.netns_inum, Some(&self.marks), false)?.run(&[])?;
+        let mut found = clear::Clear::open(self.netns_inum, Some(&self.marks), false)?.run(&[])?;
         // A newer giveway's are its own.
-        found.retain(|one| one.layout <= lift::LAYOUT);
+        found.retain(|one| one.layout <= clear::LAYOUT);
         Ok(found)
     }
 }
@@ -256,9 +256,9 @@ impl SocketActuator for CapActuator {
     }
 
     fn revert(&mut self) -> Result<usize> {
-        let found = self.lift_all()?;
+        let found = self.clear_all()?;
         if let Some(errno) = found.iter().find_map(|one| one.error) {
-            bail!("the kernel refused to lift a cap (errno {errno}); the guardian tries again");
+            bail!("the kernel refused to clear a cap (errno {errno}); the watchdog tries again");
         }
         Ok(found.len())
     }
@@ -269,7 +269,7 @@ impl SocketActuator for CapActuator {
 
     fn missing(&self) -> Vec<String> {
         let by_value = self.marks_id.as_ref().err().map(|error| {
-            format!("should giveway be killed, caps are lifted by value, which may lift another tool's: {error:#}")
+            format!("should giveway be killed, caps are cleared by value, which may clear another tool's: {error:#}")
         });
         let missing = [by_value, self.new_connections_missing(), self.ease_missing()];
         missing.into_iter().flatten().collect()
@@ -288,7 +288,7 @@ impl SocketActuator for CapActuator {
 }
 
 /// RTTs at half octaves from 128 us up, in microseconds: a table with a step at each is at most 30% below any RTT.
-/// Shorter ones are left to the next pass.
+/// Shorter ones are left to the next poll.
 pub fn rtt_floors_us() -> Vec<u32> {
     (14..64)
         .map(|half_octaves| 2f64.powf(f64::from(half_octaves) / 2.0).ceil() as u32)
@@ -328,12 +328,12 @@ fn outcome(o: &types::gw_outcome) -> CapOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actuate::sockets::walk::AT_ONCE;
+    use crate::actuate::sockets::scan::AT_ONCE;
 
     #[test]
     fn what_could_not_be_staged_as_a_whole_is_not_staged_at_all() {
         let mut actuator = CapActuator::open(crate::kernel::own_netns().unwrap()).unwrap();
-        let map = MapHandle::try_from(&actuator.walk.wanted).unwrap();
+        let map = MapHandle::try_from(&actuator.scan.wanted).unwrap();
         // Cookies of no socket, and room for one more.
         let first = u64::MAX - AT_ONCE as u64 + 2;
         for cookie in first..=u64::MAX {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Gives background connections the congestion control that gives way, and their own back. Input: its name by cookie, or
+//! Gives background connections the congestion control that yields, and their own back. Input: its name by cookie, or
 //! nothing. Output: what became of each. What somebody else has changed since is left alone.
 //!
 //! What it puts on a socket outlives the process: the socket is marked before ([`marks`]). Without marks that outlive
@@ -16,10 +16,10 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapHandle};
 
 use super::SocketActuator;
-use super::cap::lift::put_back;
+use super::cap::clear::restore;
 use super::cap::marks::{self, CapEntry};
-use super::lbe::{self, Lbe};
-use super::walk::SocketWalk;
+use super::scan::SocketScan;
+use super::scavenger::{self, Scavenger};
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::records::text;
@@ -31,17 +31,17 @@ use skeleton::types;
 
 struct ControlActuator {
     netns_inum: u32,
-    walk: SocketWalk,
+    scan: SocketScan,
     marks: MapHandle,
     /// Of the marks.
     map_id: u32,
     journal: Journal<CapEntry>,
     /// The last to go: sockets that still have it keep it.
-    lbe: Lbe,
+    scavenger: Scavenger,
 }
 
 pub fn open(place: &Place, local_waits: &MapHandle) -> Result<Box<dyn SocketActuator>> {
-    Types::load().background_control()?;
+    Types::load().scavenger()?;
     let marks =
         marks::pinned(place).context("the marks of sockets do not outlive giveway, so nothing could undo it")?;
     let map_id = marks.info().context("cannot ask about the marks")?.info.id;
@@ -64,11 +64,11 @@ pub fn open(place: &Place, local_waits: &MapHandle) -> Result<Box<dyn SocketActu
         MapHandle::try_from(&skeleton.maps.wanted_controls).context("cannot keep the wanted congestion controls")?;
     Ok(Box::new(ControlActuator {
         netns_inum: place.netns_inum(),
-        walk: SocketWalk::new(apply, wanted),
+        scan: SocketScan::new(apply, wanted),
         marks,
         map_id,
         journal: Journal::at(place.journal(marks::UNDO.file)),
-        lbe: Lbe::register(&lbe::name(place.netns_inum()), Some(local_waits))?,
+        scavenger: Scavenger::register(&scavenger::name(place.netns_inum()), Some(local_waits))?,
     }))
 }
 
@@ -84,15 +84,15 @@ impl SocketActuator for ControlActuator {
         let map_id = self.map_id;
         self.journal.add(&[CapEntry::Marked { map_id }])?;
         let wanted = wanted.iter().map(|(cookie, value)| (*cookie, control(value)));
-        self.walk.apply(wanted.collect(), outcome)
+        self.scan.apply(wanted.collect(), outcome)
     }
 
     fn revert(&mut self) -> Result<usize> {
-        put_back(self.netns_inum, &self.marks, "congestion control")
+        restore(self.netns_inum, &self.marks, "congestion control")
     }
 
-    fn background_control(&self) -> Option<&str> {
-        Some(self.lbe.name())
+    fn scavenger(&self) -> Option<&str> {
+        Some(self.scavenger.name())
     }
 }
 
@@ -100,7 +100,7 @@ impl SocketActuator for ControlActuator {
 fn control(value: &Value) -> types::gw_control {
     let mut control = types::gw_control::default();
     if let Value::Text(name) = value {
-        control.name = lbe::kernel_name(name);
+        control.name = scavenger::kernel_name(name);
     }
     control
 }

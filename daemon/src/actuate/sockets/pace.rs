@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Limits the pacing rate of connections, and puts back what was there. Input: a rate by cookie, or nothing. Output: what
+//! Limits the pacing rate of connections, and restores what was there. Input: a rate by cookie, or nothing. Output: what
 //! became of each. A rate that an application has set is left alone.
 //!
 //! What it puts on a socket outlives the process: the socket is marked before ([`marks`]). Without marks that outlive
@@ -16,9 +16,9 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapHandle};
 
 use super::SocketActuator;
-use super::cap::lift::put_back;
+use super::cap::clear::restore;
 use super::cap::marks::{self, CapEntry};
-use super::walk::SocketWalk;
+use super::scan::SocketScan;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::shown_errno;
@@ -32,7 +32,7 @@ const MOST: u64 = u32::MAX as u64 - 1;
 
 pub struct PaceActuator {
     netns_inum: u32,
-    walk: SocketWalk,
+    scan: SocketScan,
     marks: MapHandle,
     /// Of the marks.
     map_id: u32,
@@ -68,7 +68,7 @@ impl PaceActuator {
         let wanted = MapHandle::try_from(&skeleton.maps.wanted_rates).context("cannot keep the wanted pacing rates")?;
         Ok(Self {
             netns_inum,
-            walk: SocketWalk::new(apply, wanted),
+            scan: SocketScan::new(apply, wanted),
             marks,
             map_id,
             journal: None,
@@ -89,11 +89,11 @@ impl SocketActuator for PaceActuator {
             journal.add(&[CapEntry::Marked { map_id: self.map_id }])?;
         }
         let wanted = wanted.iter().map(|(cookie, value)| (*cookie, rate(value)));
-        self.walk.apply(wanted.collect(), outcome)
+        self.scan.apply(wanted.collect(), outcome)
     }
 
     fn revert(&mut self) -> Result<usize> {
-        put_back(self.netns_inum, &self.marks, "pacing rate")
+        restore(self.netns_inum, &self.marks, "pacing rate")
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The window that a connection offers, by which what others send to this machine is held back. Input: which connections,
-//! and for each whether it is to give way, by a rule that is the kernel's side's (bpf/rledbat.bpf.c). Output: what became of
+//! and for each whether it is to yield, by a rule that is the kernel's side's (bpf/rledbat.bpf.c). Output: what became of
 //! each, and whose window somebody else has set meanwhile: that is left alone.
 //!
 //! What it puts on a socket outlives the process: the socket is marked before ([`marks`]). Without marks that outlive
@@ -18,9 +18,9 @@ use libbpf_rs::{Link, MapCore as _, MapHandle};
 
 use super::SocketActuator;
 use super::cap::attach_to_root_cgroup;
-use super::cap::lift::put_back;
+use super::cap::clear::restore;
 use super::cap::marks::{self, CapEntry};
-use super::walk::SocketWalk;
+use super::scan::SocketScan;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::ring::Ring;
@@ -36,7 +36,7 @@ const LOST_AT_ONCE: usize = 256;
 
 pub struct ReceiveActuator {
     netns_inum: u32,
-    walk: SocketWalk,
+    scan: SocketScan,
     marks: MapHandle,
     /// Of the marks.
     map_id: u32,
@@ -78,10 +78,10 @@ impl ReceiveActuator {
             skeleton.progs.gw_apply_receivers.attach()
         })?;
         let wanted = MapHandle::try_from(&skeleton.maps.wanted_receivers)
-            .context("cannot keep the names of those that are to give way")?;
+            .context("cannot keep the names of those that are to yield")?;
         Ok(Self {
             netns_inum,
-            walk: SocketWalk::new(apply, wanted),
+            scan: SocketScan::new(apply, wanted),
             marks,
             map_id,
             journal: None,
@@ -91,13 +91,13 @@ impl ReceiveActuator {
     }
 }
 
-/// Where the kernel takes back what it offered, it measures round-trip times by the rest, which are none.
+/// Where the kernel revokes what it offered, it measures round-trip times by the rest, which are none.
 fn check_that_windows_stay() -> Result<()> {
     // Who keeps this file from answering is not to decide that.
     let shrinks = apart::text(c"/proc/sys/net/ipv4/tcp_shrink_window")?;
     ensure!(
         shrinks.trim() != "1",
-        "net.ipv4.tcp_shrink_window is 1, by which the kernel takes back windows that it offered"
+        "net.ipv4.tcp_shrink_window is 1, by which the kernel revokes windows that it offered"
     );
     Ok(())
 }
@@ -115,13 +115,13 @@ impl SocketActuator for ReceiveActuator {
             journal.add(&[CapEntry::Marked { map_id: self.map_id }])?;
         }
         let named = |(cookie, value): &(Cookie, Value)| (*cookie, types::gw_receiver_wanted { window: wish(value) });
-        self.walk.apply(wanted.iter().map(named).collect(), outcome)
+        self.scan.apply(wanted.iter().map(named).collect(), outcome)
     }
 
     fn revert(&mut self) -> Result<usize> {
-        // As long as it is asked, a window that is put back is ours again with the next packet.
+        // As long as it is asked, a window that is restored is ours again with the next packet.
         self.offer = None;
-        put_back(self.netns_inum, &self.marks, "receive window")
+        restore(self.netns_inum, &self.marks, "receive window")
     }
 
     fn taken_over(&mut self) -> Result<Vec<(Cookie, Value)>> {
@@ -136,7 +136,7 @@ impl SocketActuator for ReceiveActuator {
 fn wish(value: &Value) -> u32 {
     let wish = match value {
         Value::Unset(()) => types::gw_window_wish::GW_WINDOW_FREE,
-        _ => types::gw_window_wish::GW_WINDOW_GIVES_WAY,
+        _ => types::gw_window_wish::GW_WINDOW_YIELDS,
     };
     wish.0
 }

@@ -76,7 +76,7 @@ fn number(file: &File) -> Option<i64> {
 /// The refusal of a policy, in words.
 pub fn explain(errno: Errno, policy: Policy, around: &GrantConditions) -> String {
     let is_deadline = matches!(policy, Policy::Deadline { .. });
-    let why = match errno {
+    let reason = match errno {
         Errno::ESRCH => "it has ended".to_owned(),
         Errno::EPERM => not_permitted(is_deadline, around),
         Errno::EBUSY if is_deadline => {
@@ -96,7 +96,7 @@ pub fn explain(errno: Errno, policy: Policy, around: &GrantConditions) -> String
         Errno::E2BIG | Errno::ENOSYS => format!("this kernel has no such policy ({errno})"),
         other => other.desc().to_owned(),
     };
-    format!("the kernel refused it: {why}")
+    format!("the kernel refused it: {reason}")
 }
 
 fn not_permitted(is_deadline: bool, around: &GrantConditions) -> String {

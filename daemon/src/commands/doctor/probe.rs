@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What this kernel and these privileges allow, for `giveway doctor`: what is there, what is not and
 //! why, and what is lost without it. Where it is cheap, a thing is tried, not guessed from a version; whatever is tried
-//! is taken back at once.
+//! is revoked at once.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use serde::Serialize;
 
 use crate::actuate::nice;
 use crate::actuate::sockets::cap::{CapActuator, ease::Ease};
-use crate::actuate::sockets::lbe::Lbe;
 use crate::actuate::sockets::receive;
+use crate::actuate::sockets::scavenger::Scavenger;
+use crate::kernel::donation::DonationPrograms;
 use crate::kernel::flow_monitor::FlowMonitor;
-use crate::kernel::lending::LendingPrograms;
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::types::{Types, check_btf};
 use crate::kernel::{cgroup, check_release, kernel_release, missing_privileges, own_netns};
@@ -32,19 +33,14 @@ const ITERATORS: [&str; 3] = ["bpf_iter_tcp", "bpf_iter_task_file", "bpf_iter_bp
 pub const ESSENTIAL: &str = "flow monitor";
 
 /// One thing that giveway can use.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Capability {
     pub name: &'static str,
+    pub available: bool,
     /// None where it is available.
     pub why_not: Option<String>,
     /// What the user goes without where it is missing.
     pub lost: &'static str,
-}
-
-impl Capability {
-    pub fn available(&self) -> bool {
-        self.why_not.is_none()
-    }
 }
 
 /// Tries everything; takes about a second.
@@ -52,29 +48,21 @@ impl Capability {
 pub fn capabilities() -> Vec<Capability> {
     let types = Types::load();
     let mut list = vec![
+        capability("privileges", "everything", privileges()),
+        capability("kernel types (BTF)", "everything", check_btf()),
         capability(
-            "privileges",
-            "everything: giveway neither sees nor changes anything",
-            privileges(),
-        ),
-        capability(
-            "kernel types (BTF)",
-            "everything: no program can be loaded",
-            check_btf(),
-        ),
-        capability(
-            "tracepoints of TCP",
-            "passes over active sockets, and events",
+            "TCP tracepoints",
+            "polls of active sockets, and events",
             types.have(&TRACEPOINTS),
         ),
         capability(
             "iterators over sockets and files",
-            "walks, owners, caps on live connections",
+            "full scans, owners, caps on live connections",
             types.have(&ITERATORS),
         ),
         capability(
             ESSENTIAL,
-            "watching connections, and every decision that rests on it",
+            "monitoring of connections, and every decision based on it",
             flow_monitor(),
         ),
         capability(
@@ -85,48 +73,49 @@ pub fn capabilities() -> Vec<Capability> {
     ];
     let (live, new) = caps();
     list.extend([
-        capability("caps on live connections", "cooperation on a shared link", live),
+        capability("caps on live connections", "shares of a shared channel", live),
         capability(
             "caps on new connections",
-            "the first 0.1 s of each connection, until a pass has seen it",
+            "caps in the first 0.1 s of a connection",
             new,
         ),
         capability(
-            "eased lifts (struct_ops)",
-            "a lifted cap restarts slow start",
+            "clamp clearing without slow-start restart (struct_ops)",
+            "clearing a cap without restarting slow start",
             eased_lifts(),
         ),
         capability(
             "background congestion control (struct_ops)",
-            "background connections give way in this machine's own queue alone, and nowhere else on their path",
-            background_control(&types),
+            "yielding of background uploads beyond this machine's own queue",
+            scavenger(&types),
         ),
         capability(
             "background receive windows (sockops)",
-            "what background connections receive does not give way",
+            "yielding of background downloads",
             check_release(receive::NEEDS),
         ),
         capability(
-            "nice background (task storage)",
-            "background processes have the CPU and the disk like all others",
+            "renicing of background processes (task storage)",
+            "lower CPU and I/O priority of background processes",
             nice::probe(),
         ),
         capability(
-            "lent priority",
-            "what others compute at a real-time priority lent to them through a futex is charged to nobody",
-            LendingPrograms::open().map(drop),
+            "accounting of priority inheritance",
+            "accounting of CPU time at a priority inherited through a futex",
+            DonationPrograms::open().map(drop),
         ),
         capability(
             "admission (tcx)",
-            "no packet is classified, none with a deadline refused in time",
+            "classification of packets, admission of deadlines",
             types.have(&["tcx_prog_attach"]).context("needs Linux 6.6"),
         ),
         capability(
             "BPF qdisc",
-            "no deadline order but FIFO within the band, no sojourn figures, no gate; htb where the link's rate is known",
+            "deadline order within the band, sojourn times, the CPU gate; htb is used where the link's rate \
+             is known",
             types.bpf_qdisc(),
         ),
-        capability("htb", "no bands where there is no BPF qdisc", htb(&types)),
+        capability("htb", "bands where there is no BPF qdisc", htb(&types)),
     ]);
     list
 }
@@ -135,6 +124,7 @@ fn capability(name: &'static str, lost: &'static str, tried: Result<()>) -> Capa
     Capability {
         name,
         lost,
+        available: tried.is_ok(),
         why_not: tried.err().map(|error| one_line(&error)),
     }
 }
@@ -146,7 +136,7 @@ fn privileges() -> Result<()> {
 }
 
 fn flow_monitor() -> Result<()> {
-    FlowMonitor::open(own_netns()?)?.walk().map(drop)
+    FlowMonitor::open(own_netns()?)?.scan().map(drop)
 }
 
 fn cgroup_v2() -> Result<()> {
@@ -158,7 +148,7 @@ fn caps() -> (Result<()>, Result<()>) {
     match own_netns().and_then(CapActuator::open) {
         Ok(actuator) => {
             let missing = actuator.new_connections_missing();
-            (Ok(()), missing.map_or(Ok(()), |why| Err(anyhow::Error::msg(why))))
+            (Ok(()), missing.map_or(Ok(()), |reason| Err(anyhow::Error::msg(reason))))
         }
         Err(error) => {
             let same = anyhow::Error::msg(one_line(&error));
@@ -171,9 +161,9 @@ fn eased_lifts() -> Result<()> {
     Ease::register(&format!("gwp{:x}", std::process::id())).map(drop)
 }
 
-fn background_control(types: &Types) -> Result<()> {
-    types.background_control()?;
-    Lbe::register(&format!("gwd{:x}", std::process::id()), None).map(drop)
+fn scavenger(types: &Types) -> Result<()> {
+    types.scavenger()?;
+    Scavenger::register(&format!("gwd{:x}", std::process::id()), None).map(drop)
 }
 
 /// Built in, loaded, or there to be loaded.

@@ -79,7 +79,7 @@ fn slack(slack_ns: Option<u64>) -> Finding {
     let us = slack_ns.unwrap_or(0) / 1000;
     let found = format!("{us} us for threads without real-time priority started from here");
     let brings = format!("up to {us} us a wake-up, by definition; threads with real-time priority have none");
-    let how = "prctl(PR_SET_TIMERSLACK, 1) in the program, or a [[realtime]] rule";
+    let how = "prctl(PR_SET_TIMERSLACK, 1) in the program, or a [[priority]] rule";
     finding("timer slack", found, (us > 0).then_some(Advice { brings, how }))
 }
 

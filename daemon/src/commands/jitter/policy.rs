@@ -113,12 +113,12 @@ pub fn set_own(wanted: WantedPolicy, priority: u8, period: Duration) -> Result<(
     };
     let attributes = Attributes::for_policy(policy);
     attributes.set(0).map_err(|errno| {
-        let why = match errno {
+        let reason = match errno {
             Errno::EPERM => "it takes root, or an RLIMIT_RTPRIO that allows it",
             Errno::EBUSY => "it would take more of the CPUs than sched_rt_runtime_us allows",
             errno => errno.desc(),
         };
-        anyhow!("cannot make a thread {}: {why}", Policy(attributes.policy))
+        anyhow!("cannot make a thread {}: {reason}", Policy(attributes.policy))
     })
 }
 

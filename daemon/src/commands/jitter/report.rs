@@ -84,7 +84,7 @@ impl JitterReport {
         args: &JitterArgs,
         wakers: &Wakers,
         measured: &JitterMeasurement,
-        in_force: Vec<Scheduling>,
+        installed: Vec<Scheduling>,
         steal_ms: u64,
     ) -> Self {
         let distribution = &measured.distribution;
@@ -93,9 +93,9 @@ impl JitterReport {
             preemption: Preemption::here(),
             policy: args.policy,
             priority: args.priority(),
-            policy_at_end: in_force.iter().map(|scheduling| scheduling.policy).collect(),
-            priority_at_end: in_force.iter().map(|scheduling| scheduling.priority).collect(),
-            period_us: args.period_us,
+            policy_at_end: installed.iter().map(|scheduling| scheduling.policy).collect(),
+            priority_at_end: installed.iter().map(|scheduling| scheduling.priority).collect(),
+            period_us: args.period.as_micros() as u64,
             threads: args.threads,
             cpus: args.cpus().to_vec(),
             loads: args.loads(),

@@ -26,7 +26,7 @@ pub struct ProgressLines {
 
 impl ProgressLines {
     pub fn new(args: &JitterArgs, is_watched: bool) -> Self {
-        let (threads, every) = (args.threads, duration(args.period_us as f64));
+        let (threads, every) = (args.threads, duration(args.period.as_micros() as f64));
         let plural = if threads == 1 { "" } else { "s" };
         Self {
             is_watched,
@@ -47,8 +47,8 @@ impl ProgressLines {
     /// At the end: the same, and what is known then only.
     pub fn finish(&mut self, measured: &JitterMeasurement, report: &JitterReport) -> Result<()> {
         let mut text = self.text(measured);
-        let in_force = report.policy_at_end.iter().zip(&report.priority_at_end);
-        let mut policies: Vec<_> = in_force
+        let installed = report.policy_at_end.iter().zip(&report.priority_at_end);
+        let mut policies: Vec<_> = installed
             .map(|(policy, priority)| format!("{policy} {priority}"))
             .collect();
         policies.sort();

@@ -7,10 +7,7 @@ use super::model::{Model, Pane, View};
 
 /// As `help` shows them.
 pub const KEYS: [(&str, &str); 12] = [
-    (
-        "1 to 6, Tab",
-        "sockets, processes, queue, neighbours, real time, limits",
-    ),
+    ("1 to 6, Tab", "sockets, processes, queue, peers, real time, limits"),
     ("Up, Down, k, j", "choose a line; PgUp, PgDn, Home, End"),
     (
         "Enter, w",
@@ -105,7 +102,7 @@ fn command(model: &mut Model, key: KeyCode) {
         KeyCode::Char('r') => model.turn_around(),
         KeyCode::Char('/') => model.is_typing = true,
         KeyCode::Char('p' | ' ') => model.is_paused = !model.is_paused,
-        KeyCode::Char('d') => open_or_close(model, Pane::Degraded),
+        KeyCode::Char('d') => open_or_close(model, Pane::Warnings),
         KeyCode::Char('h' | '?') => open_or_close(model, Pane::Help),
         KeyCode::Esc if model.pane.is_some() => model.close(),
         KeyCode::Esc => model.filter.clear(),

@@ -9,7 +9,7 @@ use giveway_engine::status::Status;
 
 use super::history::RateHistory;
 use super::table::{RowId, Table};
-use super::widget::{limits, neighbours, processes, queue, realtime, sockets};
+use super::widget::{limits, peers, priority, processes, queue, sockets};
 use crate::commands::why::About;
 
 /// A filter is typed by hand.
@@ -21,8 +21,8 @@ pub enum View {
     Sockets,
     Processes,
     Queue,
-    Neighbours,
-    Realtime,
+    Peers,
+    Priority,
     Limits,
 }
 
@@ -31,8 +31,8 @@ impl View {
         Self::Sockets,
         Self::Processes,
         Self::Queue,
-        Self::Neighbours,
-        Self::Realtime,
+        Self::Peers,
+        Self::Priority,
         Self::Limits,
     ];
 
@@ -41,9 +41,8 @@ impl View {
             Self::Sockets => "Sockets",
             Self::Processes => "Processes",
             Self::Queue => "Queue",
-            Self::Neighbours => "Neighbours",
-            // Short: all of these, and by what rows are sorted, have 80 columns.
-            Self::Realtime => "RT",
+            Self::Peers => "Peers",
+            Self::Priority => "Priority",
             Self::Limits => "Limits",
         }
     }
@@ -53,8 +52,8 @@ impl View {
         match self {
             Self::Sockets | Self::Processes => "bit/s",
             Self::Queue => "",
-            Self::Neighbours => "ADDRESS",
-            Self::Realtime => "CPU %",
+            Self::Peers => "ADDRESS",
+            Self::Priority => "CPU %",
             Self::Limits => "LIMIT",
         }
     }
@@ -78,7 +77,7 @@ pub enum Pane {
         title: String,
     },
     /// What does not work.
-    Degraded,
+    Warnings,
     Help,
 }
 
@@ -86,7 +85,7 @@ pub enum Pane {
 #[derive(Clone, Debug)]
 pub struct FeedFailure {
     pub since: Duration,
-    pub why: String,
+    pub reason: String,
 }
 
 #[derive(Debug, Default)]
@@ -137,9 +136,9 @@ impl Model {
                 self.latest = Some(status);
                 self.trouble = None;
             }
-            Err(why) => {
+            Err(reason) => {
                 let since = self.trouble.as_ref().map_or(now, |trouble| trouble.since);
-                self.trouble = Some(FeedFailure { since, why });
+                self.trouble = Some(FeedFailure { since, reason });
             }
         }
     }
@@ -194,9 +193,9 @@ impl Model {
             View::Sockets => Box::new(sockets::table(&network.flows, &network.datagrams, &self.history)),
             View::Processes => Box::new(processes::table(status, &self.history)),
             View::Queue => Box::new(queue::table(&network.links, &self.history)),
-            View::Neighbours => Box::new(neighbours::table(&network.neighbours)),
+            View::Peers => Box::new(peers::table(&network.peers)),
             View::Limits => Box::new(limits::table(&network.limits)),
-            View::Realtime => Box::new(realtime::table(status.priority.as_ref())),
+            View::Priority => Box::new(priority::table(status.priority.as_ref())),
         }
     }
 

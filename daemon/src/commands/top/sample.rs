@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 pub fn status(sockets: usize) -> Status {
     serde_json::from_value(json!({
         "version": "0.1.0", "pid": 77, "uptime_s": 4000.0, "lost_events": 0,
-        "passes": cost(), "walks": cost(), "degraded": ["the fan is loud"], "class_rules": 3,
+        "polls": cost(), "full_scans": cost(), "warnings": ["the fan is loud"], "class_rules": 3,
         "taken_t_ns": 5_000_000_000_u64,
         "interface": {"name": "wlan0", "index": 3, "ipv4": null},
         "policy": {"name": "fixed", "senders": 2, "connections": 1, "cooperates": true, "dry_run": false},
         "flows": (0..sockets).map(flow).collect::<Vec<_>>(),
-        "neighbours": [{
-            "address": "192.0.2.9", "session": "00000000000000ff", "believed": true, "age_ms": 40, "interval_ms": 100,
+        "peers": [{
+            "address": "192.0.2.9", "session": "00000000000000ff", "authenticated": true, "age_ms": 40, "interval_ms": 100,
             "senders": [],
         }],
         "reports": reports(),
@@ -26,15 +26,15 @@ pub fn status(sockets: usize) -> Status {
             "download": {
                 "limit_mbit": 8.0, "flows": 4,
                 "queue": {
-                    "passing_mbit": 7.5, "passed_bytes": 5_000_000, "passed_packets": 4_000, "dropped_packets": 17, "waiting_packets": 4,
-                    "waiting_bytes": 6_000,
+                    "throughput_mbit": 7.5, "passed_bytes": 5_000_000, "passed_packets": 4_000, "dropped_packets": 17, "backlog_packets": 4,
+                    "backlog_bytes": 6_000,
                 },
             },
         }],
-        "realtime": null,
+        "priority": null,
         "changes": [{
             "t_ns": 4_000_000_000_u64, "subject": "socket", "cookie": 1, "name": "worker (1000) to 192.0.2.1:443",
-            "setting": "cap", "old": null, "new": 43, "rule": "fixed", "why": "two devices share", "made": true, "times": 2,
+            "setting": "cap", "old": null, "new": 43, "rule": "fixed", "reason": "two devices share", "made": true, "times": 2,
         }],
     }))
     .unwrap()
@@ -51,8 +51,8 @@ fn flow(number: usize) -> Value {
         "cwnd": 10 + number % 90, "clamp": null, "ssthresh": null, "mss_bytes": 1448, "srtt_us": 12_000, "min_rtt_us": 9_000,
         "rttvar_us": 100, "in_flight_bytes": 0, "unsent_bytes": 3_000 * (number % 7), "unacked_bytes": 1_000,
         "delivery_rate_bytes_per_s": 0, "pacing_rate_bytes_per_s": null, "retransmits": 0, "ca_state": "open",
-        "congestion_control": "cubic", "class": Class::ALL[number % 5], "class_why": "a rule says so", "cap": null,
-        "sender": number.is_multiple_of(2), "stepped_back": false, "unit": "worker.service",
+        "congestion_control": "cubic", "class": Class::ALL[number % 5], "class_reason": "a rule says so", "cap": null,
+        "sender": number.is_multiple_of(2), "conflict": false, "unit": "worker.service",
     })
 }
 
@@ -71,7 +71,7 @@ fn link() -> Value {
         "classified": 1, "sent_packets": 5, "sent_bytes": 1_000, "dropped_full": 0, "backlog_packets": 2, "backlog_bytes": 3_000,
     });
     json!({
-        "interface": "wlan0", "ifindex": 3, "in_force": null, "why": "a test has put it up", "counted_t_ns": 1,
+        "interface": "wlan0", "ifindex": 3, "installed": null, "reason": "a test has installed it", "counted_t_ns": 1,
         "counters": {
             "admitted": 1, "refused": {"total": 0, "own": 0, "others": 0, "full": 0}, "late": 0, "expired": 0, "untold": 0,
             "bands": {"realtime": band, "stream": band, "best_effort": band, "background": band},

@@ -53,7 +53,7 @@ pub fn hear_signals(events: Sender<UiEvent>) -> Result<()> {
         if signals.wait().is_ok() {
             let _ = events.send(UiEvent::End);
             thread::sleep(PATIENCE);
-            // It waits for a terminal that takes nothing: then its modes at least are put back.
+            // It waits for a terminal that takes nothing: then its modes at least are restored.
             let _ = disable_raw_mode();
             std::process::exit(1);
         }

@@ -84,17 +84,6 @@ pub fn time(us: u64) -> String {
     }
 }
 
-/// Hours and minutes, or seconds.
-pub fn duration(seconds: f64) -> String {
-    let whole = seconds as u64;
-    match whole {
-        0..60 => format!("{whole} s"),
-        60..3_600 => format!("{} min", whole / 60),
-        3_600..172_800 => format!("{} h {:02} min", whole / 3_600, whole / 60 % 60),
-        _ => format!("{} days", whole / 86_400),
-    }
-}
-
 fn scaled(mut value: f64, unit: &str) -> String {
     let mut factor = 0;
     while value >= 999.5 && factor + 1 < FACTORS.len() {

@@ -235,24 +235,25 @@ impl Drop for SlotGuard {
 impl Refusal {
     /// Whatever was asked: it is not read.
     fn answer(&self) -> String {
-        let (status, why) = match self {
+        let (status, reason) = match self {
             Self::NotAllowed(ClientId::User(uid)) => (
                 "403 Forbidden",
-                format!("uid {uid} is not served here: `giveway web --allow {uid}` serves it too\n"),
+                format!("uid {uid} is not allowed here: start `giveway web --allow {uid}`\n"),
             ),
             Self::NotAllowed(ClientId::Network(_)) => (
                 "403 Forbidden",
-                "the kernel does not tell whose connection this is (inet_diag): `giveway web --anyone` serves it\n"
+                "the kernel does not report the owner of this connection (inet_diag): `giveway web --anyone` \
+                 serves everyone\n"
                     .to_owned(),
             ),
             Self::Crowded => (
                 "503 Service Unavailable",
-                format!("{OF_ONE} connections of a user or network are the most, {OF_ALL} of all\n"),
+                format!("too many connections: at most {OF_ONE} of a user or network, {OF_ALL} in all\n"),
             ),
         };
-        let length = why.len();
+        let length = reason.len();
         let head = "Content-Type: text/plain\r\nX-Content-Type-Options: nosniff\r\nConnection: close";
-        format!("HTTP/1.1 {status}\r\n{head}\r\nContent-Length: {length}\r\n\r\n{why}")
+        format!("HTTP/1.1 {status}\r\n{head}\r\nContent-Length: {length}\r\n\r\n{reason}")
     }
 }
 
@@ -339,7 +340,7 @@ mod tests {
             places_beside(|n| format!("198.51.100.{}", n % 256), "203.0.113.1"),
             OF_ONE
         );
-        // A neighbour in that /48, and one in the very /56, where each has as many as another.
+        // A peer in that /48, and one in the very /56, where each has as many as another.
         assert_eq!(
             places_beside(|n| format!("2001:db8:1:{n:x}::1"), "2001:db8:1:9999::1"),
             OF_ONE

@@ -24,7 +24,7 @@ pub const COLUMNS: [&str; 17] = [
     "devices",
     "queue_s",
     "path_s",
-    "neighbours",
+    "peers",
     "realtime_share",
 ];
 /// Ten minutes at one a second.
@@ -94,7 +94,7 @@ impl History {
         }
     }
 
-    /// Makes one of neighbours with the same number.
+    /// Makes one of peers with the same number.
     fn fold(&mut self) {
         self.steps.dedup_by(|later, earlier| {
             let is_same = later.number == earlier.number;

@@ -82,82 +82,82 @@ const fn family(
 
 #[rustfmt::skip]
 const FAMILIES: &[Family] = &[
-    family("up", "", Gauge, "1 where the daemon answers. Where it does not, this is all there is", |_| one(1.0)),
+    family("up", "", Gauge, "1 if the daemon answers; otherwise no other metric is exported", |_| one(1.0)),
     family("build_info", "", Gauge, "1, with the daemon's version", |s| {
         vec![(vec![("version", s.status.daemon.version.clone())], 1.0)]
     }),
-    family("uptime", "seconds", Gauge, "Since the daemon's start", |s| one(s.status.daemon.uptime_s)),
-    family("answer", "seconds", Gauge, "How long the daemon's latest answer took", |s| one(s.took.as_secs_f64())),
-    family("degradations", "", Gauge, "What does not work (`giveway status` says why)", |s| one(s.status.daemon.degraded.len() as f64)),
-    family("dry_run", "", Gauge, "1 where the daemon only decides and changes nothing", |s| one(u8::from(s.status.network.policy.dry_run).into())),
-    family("lost_events", "", Counter, "Events that the kernel had no room to report", |s| one(s.status.daemon.lost_events as f64)),
-    family("work_cpu", "seconds", Counter, "The daemon's CPU time, of passes over active sockets and walks over all", |s| work(s, |cost| cost.cpu_us as f64 / 1e6)),
-    family("work_runs", "", Counter, "Passes and walks", |s| work(s, |cost| cost.count as f64)),
+    family("uptime", "seconds", Gauge, "Time since the daemon started", |s| one(s.status.daemon.uptime_s)),
+    family("answer", "seconds", Gauge, "Duration of the daemon's latest answer", |s| one(s.took.as_secs_f64())),
+    family("warnings", "", Gauge, "Warnings in `giveway status`", |s| one(s.status.daemon.warnings.len() as f64)),
+    family("dry_run", "", Gauge, "1 in a dry run: decisions are made and nothing is changed", |s| one(u8::from(s.status.network.policy.dry_run).into())),
+    family("lost_events", "", Counter, "Kernel events lost because a buffer was full", |s| one(s.status.daemon.lost_events as f64)),
+    family("work_cpu", "seconds", Counter, "CPU time of the daemon, by polls of active sockets and full scans", |s| work(s, |cost| cost.cpu_us as f64 / 1e6)),
+    family("work_runs", "", Counter, "Polls of active sockets and full scans", |s| work(s, |cost| cost.count as f64)),
 
-    family("sockets", "", Gauge, "Open TCP connections beyond the loopback", |s| of_classes(s, |c| c.sockets.into())),
-    family("senders", "", Gauge, "Of these, those that send more than now and then", |s| of_classes(s, |c| c.senders.into())),
-    family("delivered", "bytes", Counter, "Payload that TCP delivered, as acknowledged, while it was watched here", |s| of_classes(s, |c| c.delivered_bytes as f64)),
-    family("received", "bytes", Counter, "Payload that TCP received in order, while it was watched here", |s| of_classes(s, |c| c.received_bytes as f64)),
-    family("retransmitted_segments", "", Counter, "Segments that TCP sent again", |s| of_classes(s, |c| c.retransmits as f64)),
-    family("unsent", "bytes", Gauge, "Written by applications, not yet sent", |s| of_classes(s, |c| c.unsent_bytes as f64)),
-    family("capped_sockets", "", Gauge, "Connections whose cwnd giveway caps", |s| of_classes(s, |c| c.capped.into())),
-    family("cap_segments", "", Gauge, "The sum of these caps", |s| of_classes(s, |c| c.cap_segments as f64)),
-    family("cap_rate", "bytes_per_second", Gauge, "What these caps let pass at the present round-trip times", |s| of_classes(s, |c| c.allowed_bytes_per_s)),
-    family("path_queue_delay", "seconds", Gauge, "The longest queueing delay of a sender's path: its RTT above the least that was seen", |s| {
+    family("sockets", "", Gauge, "Open TCP connections, loopback excluded", |s| of_classes(s, |c| c.sockets.into())),
+    family("senders", "", Gauge, "TCP connections that count as senders", |s| of_classes(s, |c| c.senders.into())),
+    family("delivered", "bytes", Counter, "TCP payload acknowledged by the remote host since `giveway web` started", |s| of_classes(s, |c| c.delivered_bytes as f64)),
+    family("received", "bytes", Counter, "TCP payload received in order since `giveway web` started", |s| of_classes(s, |c| c.received_bytes as f64)),
+    family("retransmitted_segments", "", Counter, "TCP segments retransmitted", |s| of_classes(s, |c| c.retransmits as f64)),
+    family("send_queue", "bytes", Gauge, "Written by applications and not yet acknowledged (Send-Q of ss)", |s| of_classes(s, |c| c.send_queue_bytes as f64)),
+    family("capped_sockets", "", Gauge, "Connections with a cwnd cap", |s| of_classes(s, |c| c.capped.into())),
+    family("cap_segments", "", Gauge, "Sum of cwnd caps", |s| of_classes(s, |c| c.cap_segments as f64)),
+    family("cap_rate", "bytes_per_second", Gauge, "Sum of cwnd caps divided by the current RTT", |s| of_classes(s, |c| c.allowed_bytes_per_s)),
+    family("path_queue_delay", "seconds", Gauge, "Longest queueing delay of any sender's path: smoothed RTT minus minimum RTT", |s| {
         let delays = Class::ALL.iter().zip(s.classes);
         delays.filter_map(|(class, c)| Some((vec![("class", class.name().to_owned())], c.path_queue_s?))).collect()
     }),
-    family("nice_processes", "", Gauge, "Processes that giveway has made nice, as background", |s| one(s.status.network.nice_processes as f64)),
-    family("set_by_hand", "", Gauge, "Classes and limits that are set by hand while something runs, by root and by users", |s| {
+    family("reniced_processes", "", Gauge, "Processes reniced because their class is background", |s| one(s.status.network.reniced_processes as f64)),
+    family("set_by_hand", "", Gauge, "Classes and limits set by `giveway class` and `giveway limit`", |s| {
         let counts = |by: &'static str| ["class", "limit"].map(|what| (vec![("by", by.to_owned()), ("what", what.to_owned())], by_hand(s, by, what) as f64));
         [counts("root"), counts("user")].concat()
     }),
-    family("limit", "bytes_per_second", Gauge, "What each limit allows", |s| of_limits(s, |way| Some(way.limit_mbit * 125_000.0))),
-    family("limit_flows", "", Gauge, "Flows that a limit holds for", |s| of_limits(s, |way| Some(way.flows as f64))),
-    family("limit_passed", "bytes", Counter, "What a limit's queue has let pass, headers included", |s| of_limits(s, |way| Some(way.queue?.passed.passed_bytes as f64))),
-    family("limit_waiting", "bytes", Gauge, "What waits in a limit's queue now", |s| of_limits(s, |way| Some(way.queue?.passed.waiting_bytes as f64))),
-    family("limit_dropped_packets", "", Counter, "Packets that a limit's queue has dropped", |s| of_limits(s, |way| Some(way.queue?.passed.dropped_packets as f64))),
+    family("limit", "bytes_per_second", Gauge, "Configured rate of each limit", |s| of_limits(s, |way| Some(way.limit_mbit * 125_000.0))),
+    family("limit_flows", "", Gauge, "Flows under a limit", |s| of_limits(s, |way| Some(way.flows as f64))),
+    family("limit_passed", "bytes", Counter, "Bytes that passed a limit's queue, headers included", |s| of_limits(s, |way| Some(way.queue?.passed.passed_bytes as f64))),
+    family("limit_backlog", "bytes", Gauge, "Backlog of a limit's queue", |s| of_limits(s, |way| Some(way.queue?.passed.backlog_bytes as f64))),
+    family("limit_dropped_packets", "", Counter, "Packets dropped by a limit's queue", |s| of_limits(s, |way| Some(way.queue?.passed.dropped_packets as f64))),
 
-    family("sending_devices", "", Gauge, "Devices that share the capacity, this one included", |s| one(s.status.network.policy.senders.into())),
-    family("neighbours", "", Gauge, "Devices of the group that report here", |s| {
-        let count = |believed| s.status.network.neighbours.iter().filter(|n| n.believed == believed).count() as f64;
-        [true, false].map(|believed| (vec![("believed", believed.to_string())], count(believed))).into()
+    family("sending_devices", "", Gauge, "Sending devices of the group, this one included", |s| one(s.status.network.policy.senders.into())),
+    family("peers", "", Gauge, "Devices of the group whose reports arrive", |s| {
+        let count = |authenticated| s.status.network.peers.iter().filter(|n| n.authenticated == authenticated).count() as f64;
+        [true, false].map(|authenticated| (vec![("authenticated", authenticated.to_string())], count(authenticated))).into()
     }),
-    family("reports_sent", "", Counter, "Reports to neighbours", |s| one(s.status.network.reports.counters.sent as f64)),
-    family("reports_received", "", Counter, "Reports of neighbours that were taken in", |s| one(s.status.network.reports.counters.received as f64)),
-    family("reports_refused", "", Counter, "Datagrams to the neighbours' port that were not", refused_reports),
+    family("reports_sent", "", Counter, "Reports sent to peers", |s| one(s.status.network.reports.counters.sent as f64)),
+    family("reports_received", "", Counter, "Valid reports received from peers", |s| one(s.status.network.reports.counters.received as f64)),
+    family("reports_refused", "", Counter, "Datagrams to the group's port that were refused", refused_reports),
 
-    family("link_rate", "bytes_per_second", Gauge, "The rate at which giveway's queue lets packets leave", |s| {
+    family("link_rate", "bytes_per_second", Gauge, "Rate at which the link is shaped", |s| {
         of_links(s, |link| one(rate(&link.queue)? as f64).into())
     }),
-    family("queue_in_force", "", Gauge, "1 where a queue of giveway's serves", |s| of_links(s, |link| {
-        let backend = link.queue.in_force.as_ref().map_or(Backend::None, |plan| plan.backend);
+    family("queue_installed", "", Gauge, "1 if giveway's queue is installed on the link", |s| of_links(s, |link| {
+        let backend = link.queue.installed.as_ref().map_or(Backend::None, |plan| plan.backend);
         one(u8::from(backend != Backend::None).into()).into()
     })),
-    family("queue_delay", "seconds", Gauge, "How long what waits in giveway's queue now takes at its rate", |s| {
+    family("queue_delay", "seconds", Gauge, "Backlog of the queue divided by its rate", |s| {
         of_links(s, |link| one(delay_s(&link.queue)?).into())
     }),
-    family("queue_backlog", "bytes", Gauge, "What waits in giveway's queue now", |s| of_bands(s, |band| one(band.backlog_bytes as f64))),
-    family("queue_sent", "bytes", Counter, "What left giveway's queue, headers included", |s| of_bands(s, |band| one(band.sent_bytes as f64))),
-    family("queue_sent_packets", "", Counter, "Packets that left giveway's queue", |s| of_bands(s, |band| one(band.sent_packets as f64))),
-    family("queue_dropped_packets", "", Counter, "Packets that giveway's queue dropped", |s| of_bands(s, dropped)),
-    family("queue_sojourn", "seconds", Gauge, "How long packets waited in the BPF qdisc, of all since it was put up", |s| {
+    family("queue_backlog", "bytes", Gauge, "Backlog of the queue", |s| of_bands(s, |band| one(band.backlog_bytes as f64))),
+    family("queue_sent", "bytes", Counter, "Bytes sent by the queue, headers included", |s| of_bands(s, |band| one(band.sent_bytes as f64))),
+    family("queue_sent_packets", "", Counter, "Packets sent by the queue", |s| of_bands(s, |band| one(band.sent_packets as f64))),
+    family("queue_dropped_packets", "", Counter, "Packets dropped by the queue", |s| of_bands(s, dropped)),
+    family("queue_sojourn", "seconds", Gauge, "Sojourn time of packets in the BPF qdisc since it was installed", |s| {
         of_bands(s, |band| band.more.map_or(Vec::new(), sojourn))
     }),
-    family("deadlines_admitted", "", Counter, "Packets whose deadline was promised to be kept", |s| of_queues(s, |c| one(c.admitted as f64))),
-    family("deadlines_refused", "", Counter, "Packets whose deadline could not be", |s| of_queues(s, refused_deadlines)),
-    family("deadlines_missed", "", Counter, "Packets that were admitted, and dropped because it was too late", |s| of_queues(s, |c| one(c.late as f64))),
+    family("deadlines_admitted", "", Counter, "Packets admitted with a deadline", |s| of_queues(s, |c| one(c.admitted as f64))),
+    family("deadlines_refused", "", Counter, "Packets refused because their deadline cannot be met", |s| of_queues(s, refused_deadlines)),
+    family("deadlines_missed", "", Counter, "Packets admitted and then dropped because their deadline had passed", |s| of_queues(s, |c| one(c.late as f64))),
 
-    family("realtime_rules", "", Gauge, "Rules for real-time priority", |s| of_realtime(s, |p| one(p.rules.len() as f64))),
-    family("realtime_threads", "", Gauge, "Threads that have real-time priority by a rule or request", |s| of_realtime(s, |p| {
-        one(p.held.iter().filter(|held| held.granted).map(|held| f64::from(held.tasks)).sum())
+    family("priority_rules", "", Gauge, "Rules for real-time priority", |s| of_realtime(s, |p| one(p.rules.len() as f64))),
+    family("priority_threads", "", Gauge, "Threads with real-time priority by a rule or by request", |s| of_realtime(s, |p| {
+        one(p.processes.iter().filter(|held| held.granted).map(|held| f64::from(held.tasks)).sum())
     })),
-    family("realtime_budget", "seconds", Gauge, "CPU time that all real time may use in a window", |s| of_realtime(s, |p| one(p.budget.budget_ms as f64 / 1e3))),
-    family("realtime_used", "seconds", Gauge, "What it used of that in the last window", |s| of_realtime(s, |p| {
+    family("priority_budget", "seconds", Gauge, "CPU time budget of real-time threads per window", |s| of_realtime(s, |p| one(p.budget.budget_ms as f64 / 1e3))),
+    family("priority_used", "seconds", Gauge, "CPU time used by real-time threads in the last window", |s| of_realtime(s, |p| {
         let used = [("rules", p.budget.used_by_rules_ms), ("chains", p.budget.used_by_chains_ms), ("napi", p.budget.used_by_napi_ms)];
         labelled("by", used.map(|(by, ms)| (by, ms as f64 / 1e3)))
     })),
-    family("realtime_events", "", Counter, "What became of real-time priority", |s| of_realtime(s, realtime_events)),
+    family("priority_events", "", Counter, "Real-time priority granted, revoked, refused, ...", |s| of_realtime(s, realtime_events)),
 ];
 
 /// Of each rule, by its place, and each class of each link that is ordered; of commands and by hand together: these come and go, and each would leave a series behind.
@@ -206,7 +206,10 @@ fn labelled<const N: usize>(label: &'static str, values: [(&str, f64); N]) -> Va
 
 fn work(s: &Source<'_>, of: fn(&giveway_engine::status::Cost) -> f64) -> Values {
     let daemon = &s.status.daemon;
-    labelled("work", [("pass", of(&daemon.passes)), ("walk", of(&daemon.walks))])
+    labelled(
+        "work",
+        [("poll", of(&daemon.polls)), ("full_scan", of(&daemon.full_scans))],
+    )
 }
 
 fn of_classes(s: &Source<'_>, of: fn(&ClassTraffic) -> f64) -> Values {
@@ -290,7 +293,7 @@ fn refused_reports(s: &Source<'_>) -> Values {
         ("replayed", c.replayed),
         ("stale", c.stale),
         ("copied", c.copied),
-        ("unbelieved", c.unbelieved),
+        ("unauthenticated", c.unauthenticated),
         ("older_version", c.older_version),
         ("future_version", c.future_version),
         ("off_link", c.off_link),
@@ -310,7 +313,7 @@ fn realtime_events(status: &PriorityStatus) -> Values {
         ("demoted", c.demoted),
         ("refused", c.refused),
         ("failed", c.failed),
-        ("stepped_back", c.stepped_back),
+        ("conflict", c.conflict),
         ("starved", c.starved),
         ("starved_by_others", c.starved_by_others),
     ];
@@ -478,10 +481,10 @@ mod tests {
             band.served = Some(served);
         }
         let tuning = serde_json::json!({
-            "ifindex": 2, "backend": "qdisc", "single_segments": false, "rate_bytes_per_s": 1,
+            "ifindex": 2, "backend": "bpf", "single_segments": false, "rate_bytes_per_s": 1,
             "rate_source": "configuration", "overhead_bytes": 0, "max_packet_bytes": 0, "driver_bytes": 0,
-            "realtime_percent": 0, "guard_us": 0, "path_budget_us": 0, "trickle_bytes_per_s": 0, "sojourn_target_us": 0,
-            "sojourn_interval_us": 0, "admission": true, "drop_late": true, "gate": true,
+            "realtime_percent": 0, "guard_us": 0, "path_budget_us": 0, "background_min_bytes_per_s": 0, "sojourn_target_us": 0,
+            "sojourn_interval_us": 0, "admission": true, "drop_late": true, "cpu_gate": true,
         });
         full.network.links = (0..links)
             .map(|number| {
@@ -489,7 +492,7 @@ mod tests {
                     interface: format!("eth{number}"),
                     ..LinkView::default()
                 };
-                link.queue.in_force = Some(serde_json::from_value(tuning.clone()).unwrap());
+                link.queue.installed = Some(serde_json::from_value(tuning.clone()).unwrap());
                 link.queue.counters = Some(counters.clone());
                 link
             })

@@ -12,7 +12,7 @@ const LEAST_MS = 60000;
 const CLASSES = ["realtime", "stream", "standard", "bulk", "background"];
 const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 150, LEFT = 44, RIGHT = 6, BOTTOM = 18, TOP = 8;
-// Caps let more pass than any link carries where round trips are short: a chart goes so far beyond its link.
+// Caps let more poll than any link carries where round trips are short: a chart goes so far beyond its link.
 const LINKS_HIGH = 3;
 
 const byId = (id) => document.getElementById(id);
@@ -64,7 +64,7 @@ const CHARTS = {
   received: { unit: "Mbit/s", scale: mbit, stacked: CLASSES, prefix: "received_", lines: [] },
   caps: { unit: "Mbit/s", scale: mbit, lines: [["link_rate", "mark dashed", "link's rate"], ["allowed", "first", "what the caps let pass"]] },
   delay: { unit: "ms", scale: (s) => s * 1e3, lines: [["queue_s", "first", "in giveway's queue"], ["path_s", "second", "on the paths"]] },
-  sharing: { unit: "", scale: (x) => x, lines: [["devices", "first", "devices that send"], ["neighbours", "second", "neighbours"], ["realtime_share", "realtime", "real time's budget used (0 to 1)"]] },
+  sharing: { unit: "", scale: (x) => x, lines: [["devices", "first", "devices that send"], ["peers", "second", "peers"], ["realtime_share", "realtime", "real time's budget used (0 to 1)"]] },
 };
 
 function draw() {
@@ -164,17 +164,17 @@ function axes(most, unit, from, to, x, y, width) {
 
 function show(state) {
   byId("summary").textContent = `${state.version}, up ${duration(state.uptime_s)}; policy ${state.policy}` + (state.dry_run ? "; dry run: nothing is changed" : "");
-  const degraded = state.degraded.map((line) => element("li", {}, line)).concat(state.active.map((line) => element("li", {}, `active: ${line}`))).concat(state.by_hand.map((line) => element("li", {}, `by hand: ${line}`)));
-  byId("degraded").hidden = degraded.length === 0;
-  byId("degraded").replaceChildren(...degraded);
-  fill("classes", state.classes.map((c) => row([keyed(c.class), c.senders, c.sockets, mbit(c.sent_bytes_per_s), mbit(c.received_bytes_per_s), { value: c.capped, wide: true }, { value: c.unsent_bytes / 1e3, wide: true }, c.path_queue_s === null ? null : c.path_queue_s * 1e3], c.senders || c.received_bytes_per_s ? {} : { class: "quiet" })));
+  const warnings = state.warnings.map((line) => element("li", {}, line)).concat(state.focus.map((line) => element("li", {}, `focus: ${line}`))).concat(state.by_hand.map((line) => element("li", {}, `by hand: ${line}`)));
+  byId("warnings").hidden = warnings.length === 0;
+  byId("warnings").replaceChildren(...warnings);
+  fill("classes", state.classes.map((c) => row([keyed(c.class), c.senders, c.sockets, mbit(c.sent_bytes_per_s), mbit(c.received_bytes_per_s), { value: c.capped, wide: true }, { value: c.send_queue_bytes / 1e3, wide: true }, c.path_queue_s === null ? null : c.path_queue_s * 1e3], c.senders || c.received_bytes_per_s ? {} : { class: "quiet" })));
   byId("limits-shown").hidden = state.limits.length === 0;
-  fill("limits", state.limits.map((l) => row([l.of, l.direction, l.limit_mbit, l.queue ? l.queue.passing_mbit : null, l.flows, ...[["passed_bytes", 1e6], ["waiting_bytes", 1e3], ["dropped_packets", 1]].map(([name, unit]) => ({ value: l.queue ? l.queue[name] / unit : null, wide: true }))])));
+  fill("limits", state.limits.map((l) => row([l.of, l.direction, l.limit_mbit, l.queue ? l.queue.throughput_mbit : null, l.flows, ...[["passed_bytes", 1e6], ["backlog_bytes", 1e3], ["dropped_packets", 1]].map(([name, unit]) => ({ value: l.queue ? l.queue[name] / unit : null, wide: true }))])));
   showLinks(state.links);
   showFlows(state);
-  showNeighbours(state);
-  showRealtime(state.realtime);
-  const changes = state.changes.map((c) => element("li", {}, element("time", {}, `${duration(c.age_s)} ago`), c.what + (c.times > 1 ? ` (the latest of ${c.times} times)` : "")));
+  showPeers(state);
+  showRealtime(state.priority);
+  const changes = state.changes.map((c) => element("li", {}, element("time", {}, `${duration(c.age_s)} ago`), c.what + (c.times > 1 ? ` (latest of ${c.times})` : "")));
   byId("changes").replaceChildren(...(changes.length ? changes : [element("li", {}, "giveway has changed nothing")]));
   byId("changes-shown").textContent = state.changes_total > changes.length ? `${changes.length} of ${state.changes_total}` : "";
 }
@@ -184,40 +184,40 @@ function showFlows(state) {
   for (const f of state.flows) {
     const name = f.pid === null ? f.command : `${f.command} ${f.pid}`;
     const process = element("span", {}, name, element("small", { class: "narrow" }, f.remote));
-    rows.push(row([{ value: process, title: f.exe }, { value: f.remote, wide: true }, keyed(f.class), mbit(f.sent_bytes_per_s), mbit(f.received_bytes_per_s), { value: f.cwnd, wide: true }, f.cap, f.rtt_ms, { value: f.path_queue_ms, wide: true }, { value: f.unsent_bytes / 1e3, wide: true }], f.moves ? {} : { class: "quiet" }));
+    rows.push(row([{ value: process, title: f.exe }, { value: f.remote, wide: true }, keyed(f.class), mbit(f.sent_bytes_per_s), mbit(f.received_bytes_per_s), { value: f.cwnd, wide: true }, f.cap, f.rtt_ms, { value: f.path_queue_ms, wide: true }, { value: f.send_queue_bytes / 1e3, wide: true }], f.moves ? {} : { class: "quiet" }));
     if (!f.moves && f.class === "standard") continue;
-    const gives = f.gives_way_by ? `; gives way by ${f.gives_way_by}` : "";
-    const back = f.stepped_back ? "; another tool has set something here, and giveway leaves that alone" : "";
-    rows.push(element("tr", { class: "why" }, element("td", { colspan: 10 }, `${f.rule}: ${f.why}${gives}${back}`)));
+    const gives = f.yields_by ? `; yields by ${f.yields_by}` : "";
+    const back = f.conflict ? "; conflict: another tool has changed a setting, which giveway does not override" : "";
+    rows.push(element("tr", { class: "why" }, element("td", { colspan: 10 }, `${f.rule}: ${f.reason}${gives}${back}`)));
   }
   fill("flows", rows);
   byId("flows-shown").textContent = state.flows_total > state.flows.length ? `the first ${state.flows.length} of ${state.flows_total}` : `${state.flows_total}`;
 }
 
 function showLinks(links) {
-  const parts = links.map((link) => {
-    const told = [`${link.queue}: ${link.why}`];
-    if (link.found) told.push(link.found);
-    if (link.delay_s !== null) told.push(`what waits takes ${digits(link.delay_s * 1e3)} ms`);
-    if (link.admitted || link.refused) told.push(`${link.admitted} deadlines admitted, ${link.refused} refused`);
-    const part = element("div", {}, element("strong", {}, link.interface), ` ${told.join("; ")}`);
+  const shown = links.map((link) => {
+    const parts = [`${link.queue}: ${link.reason}`];
+    if (link.estimate) parts.push(link.estimate);
+    if (link.delay_s !== null) parts.push(`queueing delay ${digits(link.delay_s * 1e3)} ms`);
+    if (link.admitted || link.refused) parts.push(`${link.admitted} deadlines admitted, ${link.refused} refused`);
+    const part = element("div", {}, element("strong", {}, link.interface), ` ${parts.join("; ")}`);
     if (link.bands.length) {
-      const head = element("thead", {}, element("tr", {}, element("th", {}, "Band"), ...["Waiting", "Sent", "Dropped", "p50 ms", "p99 ms"].map((name) => element("th", { class: name === "p50 ms" ? "n wide" : "n" }, name))));
+      const head = element("thead", {}, element("tr", {}, element("th", {}, "Band"), ...["Backlog", "Sent", "Dropped", "p50 ms", "p99 ms"].map((name) => element("th", { class: name === "p50 ms" ? "n wide" : "n" }, name))));
       const ms = (s) => (s === null ? null : s * 1e3);
       const body = element("tbody", {}, ...link.bands.map((b) => row([b.band, b.backlog_packets, b.sent_packets, b.dropped, { value: ms(b.p50_s), wide: true }, ms(b.p99_s)])));
       part.append(element("div", { class: "scroll" }, element("table", {}, head, body)));
     }
     return part;
   });
-  byId("links").replaceChildren(...(parts.length ? parts : [element("p", {}, "no interface is managed")]));
+  byId("links").replaceChildren(...(shown.length ? shown : [element("p", {}, "no interface is managed")]));
 }
 
-function showNeighbours(state) {
-  const some = state.neighbours.length > 0;
+function showPeers(state) {
+  const some = state.peers.length > 0;
   byId("alone").hidden = some;
-  byId("alone").textContent = state.cooperates ? "nobody else reports" : "not heard: no group key";
-  byId("neighbours").hidden = !some;
-  fill("neighbours", state.neighbours.map((n) => row([n.address, n.senders, mbit(n.bytes_per_s), element("span", {}, `${digits(n.age_ms / 1e3)} s ago`), n.believed ? "yes" : "not yet"])));
+  byId("alone").textContent = state.cooperates ? "no peer reports" : "none: no group key";
+  byId("peers").hidden = !some;
+  fill("peers", state.peers.map((n) => row([n.address, n.senders, mbit(n.bytes_per_s), element("span", {}, `${digits(n.age_ms / 1e3)} s ago`), n.authenticated ? "yes" : "not yet"])));
 }
 
 function showRealtime(realtime) {
@@ -228,10 +228,10 @@ function showRealtime(realtime) {
   }
   const parts = [`${counted(realtime.rules, "rule")}, ${counted(realtime.chains, "chain")} with ${counted(realtime.raised_threads, "thread")} raised`];
   if (realtime.window_ms) parts.push(`${realtime.used_ms} of ${realtime.budget_ms} ms used in ${realtime.window_ms} ms`);
-  if (realtime.demoted) parts.push(`taken back ${counted(realtime.demoted, "time")}`);
+  if (realtime.demoted) parts.push(`revoked ${counted(realtime.demoted, "time")}`);
   if (realtime.processes_total > realtime.processes.length) parts.push(`the first ${realtime.processes.length} of ${realtime.processes_total} processes`);
-  byId("realtime").textContent = parts.concat(realtime.degraded).join("; ");
-  fill("processes", realtime.processes.map((p) => row([{ value: `${p.exe} ${p.pid}` }, p.rule, p.granted ? p.schedule : `${p.schedule}, not given`, p.threads, p.cpu_percent])));
+  byId("realtime").textContent = parts.concat(realtime.warnings).join("; ");
+  fill("processes", realtime.processes.map((p) => row([{ value: `${p.exe} ${p.pid}` }, p.rule, p.granted ? p.schedule : `${p.schedule}, not granted`, p.threads, p.cpu_percent])));
 }
 
 function duration(s) {
@@ -251,9 +251,9 @@ async function get(path) {
 }
 
 async function readHistory() {
-  const told = await get("history");
-  columns = told.columns;
-  history = told;
+  const series = await get("history");
+  columns = series.columns;
+  history = series;
 }
 
 async function refresh() {

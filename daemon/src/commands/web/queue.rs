@@ -4,7 +4,7 @@
 use giveway_engine::queue::QueueView;
 
 pub fn rate(queue: &QueueView) -> Option<u64> {
-    queue.in_force.as_ref()?.tuning.rate_bytes_per_s
+    queue.installed.as_ref()?.tuning.rate_bytes_per_s
 }
 
 /// Of all that waits in the queue, to its end. None without a rate.

@@ -15,7 +15,7 @@ use giveway_engine::model::Class;
 use giveway_engine::priority::PriorityStatus;
 use giveway_engine::queue::Plan;
 use giveway_engine::queue::links::LinkView;
-use giveway_engine::status::{FlowView, NeighbourView, Status};
+use giveway_engine::status::{FlowView, PeerView, Status};
 use serde::Serialize;
 
 use super::history::HistorySample;
@@ -113,16 +113,16 @@ struct StateBody {
     policy: String,
     devices: u32,
     cooperates: bool,
-    degraded: Vec<String>,
-    active: Vec<String>,
+    warnings: Vec<String>,
+    focus: Vec<String>,
     by_hand: Vec<String>,
     limits: Vec<ShownLimit>,
     classes: Vec<ShownClass>,
     flows: Vec<ShownFlow>,
     flows_total: usize,
     links: Vec<ShownLink>,
-    neighbours: Vec<ShownNeighbour>,
-    realtime: Option<ShownRealtime>,
+    peers: Vec<ShownPeer>,
+    priority: Option<ShownRealtime>,
     changes: Vec<ShownChange>,
     changes_total: usize,
     sample: (u64, Vec<Option<f64>>),
@@ -144,7 +144,7 @@ impl StateBody {
             policy: clipped(&network.policy.name),
             devices: network.policy.senders,
             cooperates: network.policy.cooperates,
-            degraded: lines(daemon.degraded.iter().map(String::as_str)),
+            warnings: lines(daemon.warnings.iter().map(String::as_str)),
             by_hand: lines(
                 network
                     .by_hand
@@ -154,9 +154,9 @@ impl StateBody {
                     .iter()
                     .map(String::as_str),
             ),
-            active: lines(
+            focus: lines(
                 network
-                    .active
+                    .focus
                     .iter()
                     .map(Activity::shown)
                     .collect::<Vec<_>>()
@@ -168,8 +168,8 @@ impl StateBody {
             flows: first_flows(seen),
             flows_total: seen.flows.len(),
             links: network.links.iter().map(ShownLink::new).collect(),
-            neighbours: network.neighbours.iter().map(ShownNeighbour::new).collect(),
-            realtime: priority.as_ref().map(ShownRealtime::new),
+            peers: network.peers.iter().map(ShownPeer::new).collect(),
+            priority: priority.as_ref().map(ShownRealtime::new),
             changes: last_changes(changes, network.taken_t_ns),
             changes_total: changes.len(),
             sample: sample.row(),
@@ -185,7 +185,7 @@ struct ShownClass {
     capped: u32,
     sent_bytes_per_s: f64,
     received_bytes_per_s: f64,
-    unsent_bytes: u64,
+    send_queue_bytes: u64,
     path_queue_s: Option<f64>,
 }
 
@@ -198,7 +198,7 @@ impl ShownClass {
             capped: seen.capped,
             sent_bytes_per_s: seen.rates.sent.round(),
             received_bytes_per_s: seen.rates.received.round(),
-            unsent_bytes: seen.unsent_bytes,
+            send_queue_bytes: seen.send_queue_bytes,
             path_queue_s: seen.path_queue_s,
         }
     }
@@ -232,24 +232,24 @@ struct ShownFlow {
     remote: String,
     class: &'static str,
     rule: String,
-    why: String,
-    gives_way_by: Option<String>,
+    reason: String,
+    yields_by: Option<String>,
     moves: bool,
-    stepped_back: bool,
+    conflict: bool,
     cwnd: u32,
     cap: Option<u32>,
     rtt_ms: f64,
     path_queue_ms: Option<f64>,
     sent_bytes_per_s: f64,
     received_bytes_per_s: f64,
-    unsent_bytes: u64,
+    send_queue_bytes: u64,
     retransmits: u32,
 }
 
 impl ShownFlow {
     fn new((view, rates): &(&FlowView, Rates)) -> Self {
         let flow = &view.flow;
-        let by_window = view.receive_gives_way.then_some("its receive window");
+        let by_window = view.receive_yields.then_some("its receive window");
         Self {
             pid: flow.owner.as_ref().map(|owner| owner.pid),
             command: flow
@@ -260,21 +260,21 @@ impl ShownFlow {
             remote: flow.shown_remote(),
             class: view.class.name(),
             rule: clipped(&view.class_rule),
-            why: clipped(
-                &[vec![view.class_why.clone()], view.enforcement_shown()]
+            reason: clipped(
+                &[vec![view.class_reason.clone()], view.enforcement_shown()]
                     .concat()
                     .join("; "),
             ),
-            gives_way_by: view.background_control.as_deref().or(by_window).map(clipped),
+            yields_by: view.scavenger.as_deref().or(by_window).map(clipped),
             moves: view.sender || view.receiver,
-            stepped_back: view.stepped_back,
+            conflict: view.conflict,
             cwnd: flow.cwnd,
             cap: view.cap,
             rtt_ms: f64::from(flow.srtt_us) / 1e3,
             path_queue_ms: path_queue_s(flow).map(|seconds| seconds * 1e3),
             sent_bytes_per_s: rates.sent.round(),
             received_bytes_per_s: rates.received.round(),
-            unsent_bytes: flow.unsent_bytes,
+            send_queue_bytes: flow.unsent_bytes + flow.unacked_bytes,
             retransmits: flow.retransmits,
         }
     }
@@ -301,8 +301,8 @@ fn first_flows(seen: &TrafficSummary<'_>) -> Vec<ShownFlow> {
 struct ShownLink {
     interface: String,
     queue: String,
-    why: String,
-    found: Option<String>,
+    reason: String,
+    estimate: Option<String>,
     rate_bytes_per_s: Option<u64>,
     /// How long what waits now takes at this rate.
     delay_s: Option<f64>,
@@ -317,7 +317,7 @@ struct ShownBand {
     backlog_packets: u64,
     sent_packets: u64,
     dropped: u64,
-    /// Of all packets since the queue was put up: the half and 99% of them waited no longer.
+    /// Of all packets since the queue was installed: the half and 99% of them waited no longer.
     p50_s: Option<f64>,
     p99_s: Option<f64>,
 }
@@ -328,9 +328,9 @@ impl ShownLink {
         let counters = queue.counters.as_ref();
         Self {
             interface: clipped(&link.interface),
-            queue: queue.in_force.as_ref().map_or("as it was".to_owned(), Plan::shown),
-            why: clipped(&queue.why),
-            found: queue.measured.map(|measured| clipped(&measured.shown())),
+            queue: queue.installed.as_ref().map_or("not managed".to_owned(), Plan::shown),
+            reason: clipped(&queue.reason),
+            estimate: queue.estimate.map(|measured| clipped(&measured.shown())),
             rate_bytes_per_s: rate(queue),
             delay_s: delay_s(queue),
             admitted: counters.map_or(0, |counters| counters.admitted),
@@ -361,27 +361,24 @@ impl ShownBand {
 }
 
 #[derive(Serialize)]
-struct ShownNeighbour {
+struct ShownPeer {
     address: String,
-    believed: bool,
+    authenticated: bool,
     age_ms: u64,
     interval_ms: u64,
     senders: usize,
     bytes_per_s: u64,
 }
 
-impl ShownNeighbour {
-    fn new(neighbour: &NeighbourView) -> Self {
-        let rates = neighbour
-            .senders
-            .iter()
-            .map(|sender| u64::from(sender.delivery_rate_kbit));
+impl ShownPeer {
+    fn new(peer: &PeerView) -> Self {
+        let rates = peer.senders.iter().map(|sender| u64::from(sender.delivery_rate_kbit));
         Self {
-            address: neighbour.address.to_string(),
-            believed: neighbour.believed,
-            age_ms: neighbour.age_ms,
-            interval_ms: neighbour.interval_ms,
-            senders: neighbour.senders.len(),
+            address: peer.address.to_string(),
+            authenticated: peer.authenticated,
+            age_ms: peer.age_ms,
+            interval_ms: peer.interval_ms,
+            senders: peer.senders.len(),
             bytes_per_s: rates.sum::<u64>() * 125,
         }
     }
@@ -398,7 +395,7 @@ struct ShownRealtime {
     used_ms: u64,
     window_ms: u64,
     demoted: u64,
-    degraded: Vec<String>,
+    warnings: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -414,7 +411,7 @@ struct ShownProcess {
 
 impl ShownRealtime {
     fn new(status: &PriorityStatus) -> Self {
-        let processes = status.held.iter().take(MOST_PROCESSES).map(|held| ShownProcess {
+        let processes = status.processes.iter().take(MOST_PROCESSES).map(|held| ShownProcess {
             pid: held.pid,
             exe: clipped(&held.exe),
             rule: clipped(&held.rule),
@@ -427,14 +424,14 @@ impl ShownRealtime {
         Self {
             rules: status.rules.len(),
             processes: processes.collect(),
-            processes_total: status.held.len(),
+            processes_total: status.processes.len(),
             chains: status.chains.len(),
             raised_threads: threads.filter(|thread| thread.raised).count(),
             budget_ms: status.budget.budget_ms,
             used_ms: used_ms(status),
             window_ms: status.budget.window_ms,
             demoted: status.counters.demoted,
-            degraded: lines(status.degraded.iter().map(String::as_str)),
+            warnings: lines(status.warnings.iter().map(String::as_str)),
         }
     }
 }
@@ -494,7 +491,7 @@ fn sample(status: &Status, seen: &TrafficSummary<'_>) -> HistorySample {
             Some(f64::from(network.policy.senders)),
             delays.reduce(f64::max),
             paths.reduce(f64::max),
-            Some(network.neighbours.iter().filter(|neighbour| neighbour.believed).count() as f64),
+            Some(network.peers.iter().filter(|peer| peer.authenticated).count() as f64),
             budget.map(|status| used_ms(status) as f64 / status.budget.budget_ms as f64),
         ],
     }
@@ -527,7 +524,7 @@ mod tests {
         let long = "x".repeat(100_000);
         for flow in &mut flows {
             flow["sender"] = json!(false);
-            flow["class_why"] = json!(long[..10_000]);
+            flow["class_reason"] = json!(long[..10_000]);
         }
         flows[7777]["sender"] = json!(true);
         flows[7777]["remote"] = json!("192.0.2.9:9");

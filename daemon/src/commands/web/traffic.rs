@@ -53,7 +53,7 @@ pub struct ClassTraffic {
     pub cap_segments: u64,
     /// What the caps let pass at the present round-trip times.
     pub allowed_bytes_per_s: f64,
-    pub unsent_bytes: u64,
+    pub send_queue_bytes: u64,
     /// The longest of those that send: the round-trip time above the least that was seen.
     pub path_queue_s: Option<f64>,
     pub delivered_bytes: u64,
@@ -157,7 +157,7 @@ impl ClassTraffic {
         let flow = &view.flow;
         self.sockets += 1;
         self.senders += u32::from(view.sender);
-        self.unsent_bytes += flow.unsent_bytes;
+        self.send_queue_bytes += flow.unsent_bytes + flow.unacked_bytes;
         self.rates.sent += rates.sent;
         self.rates.received += rates.received;
         if let Some(cap) = view.cap {
@@ -187,9 +187,9 @@ pub mod tests {
     /// As the daemon answers.
     pub fn status(pid: u32, second: u64, flows: &[Value]) -> Status {
         let status = json!({
-            "version": "0", "pid": pid, "uptime_s": second, "lost_events": 0, "degraded": [],
-            "passes": {"count": 1, "cpu_us": 1, "max_us": 1}, "walks": {"count": 1, "cpu_us": 1, "max_us": 1},
-            "taken_t_ns": second * 1_000_000_000, "interface": null, "flows": flows, "neighbours": [],
+            "version": "0", "pid": pid, "uptime_s": second, "lost_events": 0, "warnings": [],
+            "polls": {"count": 1, "cpu_us": 1, "max_us": 1}, "full_scans": {"count": 1, "cpu_us": 1, "max_us": 1},
+            "taken_t_ns": second * 1_000_000_000, "interface": null, "flows": flows, "peers": [],
             "policy": {"name": "none", "senders": 1, "connections": 1, "cooperates": false, "dry_run": false},
             "reports": serde_json::to_value(giveway_engine::peers::Counters::default()).map(|mut counters| {
                 counters["interval_ms"] = json!(1000);
@@ -208,7 +208,7 @@ pub mod tests {
             "srtt_us": 30_000, "min_rtt_us": 10_000, "rttvar_us": 1, "in_flight_bytes": 0, "unsent_bytes": 0,
             "unacked_bytes": 0, "delivery_rate_bytes_per_s": 0, "pacing_rate_bytes_per_s": null, "retransmits": 0,
             "acked_bytes": acked, "ca_state": "open", "congestion_control": "cubic",
-            "class": "bulk", "cap": 30, "sender": true, "stepped_back": false,
+            "class": "bulk", "cap": 30, "sender": true, "conflict": false,
         })
     }
 

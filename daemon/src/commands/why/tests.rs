@@ -21,7 +21,7 @@ fn latest(subject: Subject, setting: Setting) -> Latest {
             old: Value::default(),
             new: "background".into(),
             rule: "giveway class set by uid 0".to_owned(),
-            why: "the user has asked for it".to_owned(),
+            reason: "the user has asked for it".to_owned(),
             made: true,
         },
     }
@@ -140,11 +140,14 @@ fn a_change_is_one_line() {
     let mut latest = latest(Subject::Kernel, Setting::File("/proc/x".to_owned()));
     latest.times = 3;
     let line = change_line(&latest, false);
-    let (ago, rest) = line.split_once(" ago, ").unwrap();
-    assert!(ago.parse::<u64>().is_err(), "it has a unit: {ago}");
+    let (at, rest) = line.split_once(" ago ").unwrap();
+    assert!(
+        at.contains(':') && at.contains(", "),
+        "the time of day, and how long ago: {at}"
+    );
     assert_eq!(
         rest,
-        "1.500 s since boot (the latest of 3 times): the kernel: /proc/x none -> background; \
+        "(latest of 3): the kernel: /proc/x none -> background; \
          rule giveway class set by uid 0: the user has asked for it"
     );
     latest.change.made = false;

@@ -22,7 +22,7 @@ use super::Running;
 use crate::actuate::nice::NiceActuator;
 use crate::kernel::inherit::InheritingProcess;
 use crate::kernel::libbpf_log::one_line;
-use crate::kernel::walker::WalkError;
+use crate::kernel::scanner::ScanError;
 use crate::kernel::{is_shortage, now};
 use crate::life::LONG_WORK;
 
@@ -114,9 +114,9 @@ impl Running {
                         Way::Sent => self.limit_sent(plan.as_ref()),
                     };
                     let outcome = outcome.map_err(|error| one_line(&error));
-                    for (ifindex, why) in outcome.iter().flatten() {
+                    for (ifindex, reason) in outcome.iter().flatten() {
                         let name = plan.as_ref().and_then(|plan| plan.links.get(ifindex));
-                        tracing::warn!("limits do not hold by {}: {why}", name.map_or("?", String::as_str));
+                        tracing::warn!("limits do not hold by {}: {reason}", name.map_or("?", String::as_str));
                     }
                     outcomes.push(Input::Downlink(downlink::Input::Outcome { way, outcome }));
                 }
@@ -185,8 +185,8 @@ impl Running {
             self.hand_down(&named)?;
         }
         if !limits.is_empty() {
-            let (done, walked) = self.daemon.sockets.apply(limits);
-            self.tolerate(walked)?;
+            let (done, scanned) = self.daemon.sockets.apply(limits);
+            self.tolerate(scanned)?;
             outcomes.push(Input::Sockets(sockets::Input::Outcomes(done)));
         }
         if is_nice_noted {
@@ -195,7 +195,7 @@ impl Running {
         Ok(outcomes)
     }
 
-    /// Sets and puts back what is noted; tells of what somebody else has set.
+    /// Sets and restores what is noted; tells of what somebody else has set.
     fn nice_taken(&mut self) -> Option<Input<'static>> {
         let taken = self.daemon.nice.as_mut().map(NiceActuator::settle)?;
         (!taken.is_empty()).then_some(Input::Nice(nice::Input::Taken(taken)))
@@ -229,7 +229,7 @@ impl Running {
     pub(super) fn tolerate<T>(&mut self, outcome: Result<T>) -> Result<Option<T>> {
         match outcome {
             // It is told of for as long as it is so.
-            Err(error) if hindrance(&error).is_some_and(|hindrance| hindrance != WalkError::Ended) => Ok(None),
+            Err(error) if hindrance(&error).is_some_and(|hindrance| hindrance != ScanError::Ended) => Ok(None),
             Err(error) if is_shortage(&error) => {
                 let line = format!("{}; trying again", one_line(&error));
                 if self.short_of.is_none() {
@@ -243,12 +243,12 @@ impl Running {
     }
 
     pub(super) fn send(&self, report: &Outgoing) {
-        if let Some(Err(error)) = self.neighbours.as_ref().map(|neighbours| neighbours.send(report)) {
+        if let Some(Err(error)) = self.peers.as_ref().map(|peers| peers.send(report)) {
             tracing::debug!("a report was not sent: {error}");
         }
     }
 }
 
-fn hindrance(error: &anyhow::Error) -> Option<WalkError> {
+fn hindrance(error: &anyhow::Error) -> Option<ScanError> {
     error.downcast_ref().copied()
 }

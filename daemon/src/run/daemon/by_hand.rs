@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use giveway_engine::class;
 use giveway_engine::class::by_hand::{MOST_PROCESSES, SetByHand, Target};
+use giveway_engine::config::Config;
 use giveway_engine::model::{ChosenLimit, Class, Limit, Process, ProcessId, ROOT, Rates, Treatment};
 use giveway_engine::network::action::Input;
 use giveway_engine::queue;
@@ -21,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::Running;
 use crate::actuate::queue::admission::number_of;
 use crate::control::server::Asker;
-use crate::control::{BY_HAND_SCHEMA, ByHandNow, Request, SettingKind, TargetId};
+use crate::control::{ByHandNow, Request, SettingKind, TargetId};
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::now;
 use crate::kernel::tasks::shown;
@@ -37,7 +38,7 @@ const MOST: usize = 256;
 const PROCESSES_OF_USERS: usize = MOST_PROCESSES as usize - 16;
 /// Processes that are read at once; the others are within a second.
 const READ_AT_ONCE: usize = 256;
-/// A flow that is not there yet is waited for so long: one that is silent is seen by the next walk over all sockets.
+/// A flow that is not there yet is waited for so long: one that is silent is seen by the next scan over all sockets.
 const AWAITED: Duration = Duration::from_secs(60);
 /// Of the file.
 const VERSION: u32 = 2;
@@ -189,7 +190,7 @@ impl Running {
                 });
                 match rates {
                     Ok(rates) => self.set(target, RequestedSettings { class: *class, rates }, asker),
-                    Err(why) => return Ok(Err(why)),
+                    Err(reason) => return Ok(Err(reason)),
                 }
             }
             Request::Clear { target, what } => self.clear(target, *what, asker),
@@ -201,7 +202,6 @@ impl Running {
     fn by_hand_now(&self, asker: Asker) -> ByHandNow {
         let may_see = |set: &SetByHand| asker.is_reader || set.uid == asker.uid;
         ByHandNow {
-            schema: BY_HAND_SCHEMA,
             by_hand: self.daemon.engine.overview().by_hand_views(may_see),
             target: None,
             changed: false,
@@ -216,8 +216,8 @@ impl Running {
             asked.class.is_some() || !asked.rates.is_none(),
             "neither a class nor a limit is given"
         );
-        if let Some(why) = self.daemon.engine.paused().filter(|_| !asked.rates.is_none()) {
-            bail!("giveway is paused ({why}): no limit is put up before `giveway resume`");
+        if let Some(reason) = self.daemon.engine.paused().filter(|_| !asked.rates.is_none()) {
+            bail!("giveway is paused ({reason}): no limit is installed before `giveway resume`");
         }
         let mut found = self.find(named, asker)?;
         if uid != ROOT {
@@ -328,13 +328,13 @@ impl Running {
         (answer.target, answer.changed) = (Some(found.target.shown()), changed);
         let problem = self.by_hand.problem.iter().filter(|_| changed);
         answer.comes_back = problem
-            .map(|why| format!("it is in force again once giveway is restarted: {why}"))
+            .map(|reason| format!("it is active again once giveway is restarted: {reason}"))
             .next();
         Ok(answer)
     }
 
     /// Of what `all` has, these are over.
-    fn end_by_hand(&mut self, ended: &[SetByHand], why: &str) -> Result<()> {
+    fn end_by_hand(&mut self, ended: &[SetByHand], reason: &str) -> Result<()> {
         self.by_hand.all.retain(|set| !ended.contains(set));
         let numbers = ended.iter().filter_map(|set| match set.target {
             Target::Process { number, .. } => Some(number),
@@ -353,14 +353,14 @@ impl Running {
         if let Some(problem) = &self.by_hand.problem {
             tracing::warn!("{problem}");
         }
-        self.feed_by_hand(why, changed)
+        self.feed_by_hand(reason, changed)
     }
 
     /// The engine, with the processes for which something is new as they are now.
-    fn feed_by_hand(&mut self, why: &str, changed: BTreeSet<ProcessId>) -> Result<()> {
+    fn feed_by_hand(&mut self, reason: &str, changed: BTreeSet<ProcessId>) -> Result<()> {
         self.step(Input::Class(class::Input::ByHand {
             all: self.by_hand.all.clone(),
-            why: why.to_owned(),
+            reason: reason.to_owned(),
         }))?;
         if changed.is_empty() {
             return Ok(());
@@ -586,8 +586,8 @@ impl Running {
 
     /// The rates of this link from now on; None: as it is configured. Whether that is news.
     pub(super) fn set_link_rates(&mut self, name: String, rates: Option<LinkRates>) -> Result<Result<bool, String>> {
-        if let Some(Err(why)) = rates.map(LinkRates::check) {
-            return Ok(Err(why));
+        if let Some(Err(reason)) = rates.map(LinkRates::check) {
+            return Ok(Err(reason));
         }
         let is_known = self.found.links.iter().any(|(_, known)| *known == name);
         if rates.is_some() && !is_known {
@@ -626,6 +626,11 @@ impl Running {
         Ok(Ok(true))
     }
 
+    /// What is used, with what was set of links at run time.
+    pub(super) fn effective_config(&self) -> Config {
+        self.daemon.config.with_link_rates(&self.by_hand.links)
+    }
+
     /// What was set under the daemon before, as far as it is there still.
     pub(super) fn restore_by_hand(&mut self) -> Result<()> {
         let kept = (self.daemon.guarded.is_some())
@@ -639,8 +644,8 @@ impl Running {
         });
         let (mut all, links) = match kept {
             Ok(all) => all,
-            Err(why) => {
-                tracing::warn!("what was set by hand under the daemon before is forgotten: {why}");
+            Err(reason) => {
+                tracing::warn!("what was set by hand under the daemon before is forgotten: {reason}");
                 return Ok(());
             }
         };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The end of the loop: everything that was changed is put back.
+//! The end of the loop: everything that was changed is restored.
 
 use anyhow::{Context as _, Result};
 use giveway_engine::peers::Outgoing;
@@ -15,7 +15,7 @@ use crate::undo::undo_all;
 const FAREWELLS: usize = 3;
 
 impl Running {
-    /// Whatever fails here is left to the guardian, which has not been dismissed. After a revert nothing is kept for the next
+    /// Whatever fails here is left to the watchdog, which has not been dismissed. After a revert nothing is kept for the next
     /// start.
     pub(super) fn end(&mut self, is_revert: bool) -> Result<()> {
         self.heartbeat.beat_before(LONG_WORK);
@@ -38,7 +38,7 @@ impl Running {
         let lifted = daemon
             .sockets
             .revert()
-            .context("what is set on sockets is left to the guardian");
+            .context("what is set on sockets is left to the watchdog");
         self.heartbeat.beat_before(LONG_WORK);
         for taken_down in [daemon.download.take_down(), daemon.upload.take_down()] {
             if let Err(error) = taken_down {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Nothing is in force for as long as a client holds its connection, and no longer than it has asked for. Both engines take
+//! Nothing is active for as long as a client holds its connection, and no longer than it has asked for. Both engines take
 //! back what they gave by the requests that they always take it back by, so that the journals say at every moment what is
-//! to be undone. What was set by `[receive]` is put back from its journal.
+//! to be undone. What was set by `[receive]` is restored from its journal.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::{Running, instant_of, sleep};
 use crate::control::server::{Asker, Pausing};
-use crate::kernel::{now, walker};
+use crate::kernel::{now, scanner};
 use crate::life::LONG_WORK;
 
 pub(super) struct Pause {
@@ -44,7 +44,7 @@ impl Pause {
             Some(left_ms) => format!("for {} s more at most", left_ms.div_ceil(1000)),
             None => "until `giveway resume`".to_owned(),
         };
-        format!("{}: nothing is in force, {left}", self.who())
+        format!("{}: nothing is active, {left}", self.who())
     }
 }
 
@@ -65,9 +65,9 @@ pub(super) async fn is_over(pause: Option<&mut Pause>) {
     }
 }
 
-fn cannot_take_back() -> Option<String> {
-    let why = walker::hindrances().into_iter().next()?;
-    Some(format!("what is set on connections cannot be taken back now: {why}"))
+fn cannot_revoke() -> Option<String> {
+    let reason = scanner::hindrances().into_iter().next()?;
+    Some(format!("what is set on connections cannot be revoked now: {reason}"))
 }
 
 impl Running {
@@ -92,30 +92,30 @@ impl Running {
         }
         if self.daemon.guarded.is_none() {
             return Ok(Err(
-                "this daemon runs with --dry-run: it has nothing in force that could be paused".to_owned(),
+                "this daemon runs with --dry-run: it has nothing active that could be paused".to_owned(),
             ));
         }
-        if let Some(refusal) = cannot_take_back() {
+        if let Some(refusal) = cannot_revoke() {
             return Ok(Err(refusal));
         }
         let until = time.map(|time| now() + time);
         let pause = Pause { by, until, held };
-        let why = pause.who();
-        tracing::info!("{}; everything is taken back", pause.shown());
+        let reason = pause.who();
+        tracing::info!("{}; everything is revoked", pause.shown());
         self.heartbeat.beat_before(LONG_WORK);
         let (done, set_back) = oneshot::channel();
         if let Some(realtime) = &self.daemon.realtime {
-            realtime.client().pause(why.clone(), done);
+            realtime.client().pause(reason.clone(), done);
         }
         for failed in self.daemon.receiver.pause() {
             tracing::warn!("{failed}");
         }
-        self.step(Input::Pause(Some(why)))?;
+        self.step(Input::Pause(Some(reason)))?;
         self.settle_nice()?;
         let view = pause.view();
         self.pause = Some(pause);
-        // The walk that takes it back may be the first to be held up.
-        if let Some(refusal) = cannot_take_back() {
+        // The scan that takes it back may be the first to be held up.
+        if let Some(refusal) = cannot_revoke() {
             self.resume()?;
             return Ok(Err(refusal));
         }
@@ -124,7 +124,7 @@ impl Running {
 
     pub(super) fn resume(&mut self) -> Result<()> {
         let Some(pause) = self.pause.take() else { return Ok(()) };
-        tracing::info!("no longer {}: everything is in force again", pause.who());
+        tracing::info!("no longer {}: everything is active again", pause.who());
         self.heartbeat.beat_before(LONG_WORK);
         self.step(Input::Pause(None))?;
         self.settle_nice()?;

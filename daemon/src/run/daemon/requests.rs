@@ -19,7 +19,7 @@ use crate::actuate::nice::NiceActuator;
 use crate::control::ChoiceOutcome;
 use crate::control::server::Call;
 use crate::kernel::libbpf_log::one_line;
-use crate::kernel::{now, walker};
+use crate::kernel::{now, scanner};
 
 impl Running {
     /// Returns the connection of a client that asked for the end. A client that has gone meanwhile is no error.
@@ -53,8 +53,8 @@ impl Running {
                 };
                 let _ = answer.send(done);
             }
-            Call::Active { request, asker, answer } => {
-                let _ = answer.send(self.answer_active(&request, asker)?);
+            Call::Focus { request, asker, answer } => {
+                let _ = answer.send(self.answer_focus(&request, asker)?);
             }
             Call::Pause {
                 asker,
@@ -73,6 +73,9 @@ impl Running {
             Call::LinkRate { name, rates, answer } => {
                 let _ = answer.send(self.set_link_rates(name, rates)?);
             }
+            Call::Config(answer) => {
+                let _ = answer.send(self.effective_config());
+            }
             Call::Reload(answer) => self.begin_reload(Some(answer)),
             Call::Stop(client) => return Ok(Some(client)),
         }
@@ -84,7 +87,8 @@ impl Running {
         let network = daemon.engine.status(now());
         let paused = self.pause.as_ref().map(Pause::shown);
         let all_sockets = daemon.monitor.why_all_sockets();
-        let all_sockets = all_sockets.map(|why| format!("each pass goes over all sockets, and costs more: {why}"));
+        let all_sockets =
+            all_sockets.map(|reason| format!("each poll goes over all sockets, and costs more: {reason}"));
         let missing = daemon.queue.missing().into_iter().chain(daemon.receiver.missing());
         Status {
             daemon: DaemonStatus {
@@ -92,11 +96,11 @@ impl Running {
                 pid: std::process::id(),
                 uptime_s: now().saturating_sub(self.started).as_secs_f64(),
                 lost_events: daemon.monitor.lost_events().unwrap_or_default(),
-                passes: self.passes,
-                walks: self.walks,
-                degraded: paused
+                polls: self.polls,
+                full_scans: self.scans,
+                warnings: paused
                     .iter()
-                    .chain(&daemon.degraded)
+                    .chain(&daemon.warnings)
                     .chain(&all_sockets)
                     .chain(&self.alone_because)
                     .chain(&self.short_of)
@@ -104,7 +108,7 @@ impl Running {
                     .chain(&self.active.problem)
                     .chain(&self.by_hand.problem)
                     .cloned()
-                    .chain(walker::hindrances().iter().map(ToString::to_string))
+                    .chain(scanner::hindrances().iter().map(ToString::to_string))
                     .chain(missing)
                     .chain(self.unmanaged_links())
                     .chain(daemon.choice.awaited(&self.found))
@@ -153,7 +157,7 @@ impl Running {
             return Vec::new();
         }
         let promises = |link: &LinkView| {
-            let plan = link.queue.in_force.as_ref();
+            let plan = link.queue.installed.as_ref();
             plan.is_some_and(|plan| plan.backend != Backend::None && plan.tuning.rate_bytes_per_s.is_some())
         };
         let unpromised = (!network.links.iter().any(promises)).then(|| {
@@ -186,8 +190,8 @@ impl Running {
         rates: Rates,
         require: bool,
     ) -> Result<(Input<'static>, ChoiceOutcome)> {
-        if let Some(why) = self.daemon.engine.paused().filter(|_| !rates.is_none()) {
-            bail!("giveway is paused ({why}): a command that starts now has no limit, also after `giveway resume`");
+        if let Some(reason) = self.daemon.engine.paused().filter(|_| !rates.is_none()) {
+            bail!("giveway is paused ({reason}): a command that starts now has no limit, also after `giveway resume`");
         }
         if !rates.is_none() {
             self.check_detours()?;
@@ -248,19 +252,19 @@ impl Running {
         // Where nothing was limited before, giveway sees packets since now.
         self.check_detours()?;
         let status = self.daemon.engine.status(now());
-        let why = |reasons: &[String]| match reasons.is_empty() {
+        let reason = |reasons: &[String]| match reasons.is_empty() {
             true => "no interface is managed".to_owned(),
             false => reasons.join("; "),
         };
         ensure!(
             rates.up.is_none() || !status.uploads.links.is_empty(),
             "{}",
-            why(&status.uploads.reasons)
+            reason(&status.uploads.reasons)
         );
         ensure!(
             rates.down.is_none() || !status.downloads.links.is_empty(),
             "{}",
-            why(&status.downloads.reasons)
+            reason(&status.downloads.reasons)
         );
         Ok(limit)
     }

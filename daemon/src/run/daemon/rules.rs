@@ -15,12 +15,12 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::Running;
 use crate::control::ReloadSummary;
-use crate::guardian::guarded::GuardedDaemon;
 use crate::rules::RuleFiles;
+use crate::watchdog::guarded::GuardedDaemon;
 
-const LATE: &str = "a folder of rules or units, or who knows a user's number, does not answer: no rule for classes is in force \
+const LATE: &str = "a folder of rules or units, or who knows a user's number, does not answer: no rule for classes is active \
                     until it does";
-const KEPT: &str = "the rules read before stay in force";
+const KEPT: &str = "the rules read before stay active";
 
 type ReadRules = (Rules, Vec<Located>);
 type ReloadReply = oneshot::Sender<Result<ReloadSummary, String>>;
@@ -28,10 +28,10 @@ type ReloadReply = oneshot::Sender<Result<ReloadSummary, String>>;
 /// What is known of rules, and who waits for what.
 pub struct ClassRules {
     files: RuleFiles,
-    in_force: Arc<Rules>,
+    installed: Arc<Rules>,
     /// What is wrong with the files as they were read last, and what holds instead.
     problems: Vec<String>,
-    /// What of the rules in force does nothing, or less than it says.
+    /// What of the rules active does nothing, or less than it says.
     remarks: Vec<String>,
     /// Why executables and arguments are not looked up.
     blind: Option<String>,
@@ -48,8 +48,8 @@ impl ClassRules {
         Self {
             files,
             remarks: remarks_of(&rules),
-            in_force: Arc::new(rules),
-            problems: shown(&problems, "none of its rules is in force"),
+            installed: Arc::new(rules),
+            problems: shown(&problems, "none of its rules is active"),
             blind: None,
             is_late: false,
             reading: None,
@@ -68,12 +68,12 @@ impl ClassRules {
     }
 
     pub fn len(&self) -> usize {
-        self.in_force.len()
+        self.installed.len()
     }
 
     /// What does not work, where limits are or are not held on some link.
     pub fn missing(&self, is_held: bool) -> impl Iterator<Item = String> {
-        let limits = !is_held && self.in_force.limits().iter().any(|limit| limit.up().is_some());
+        let limits = !is_held && self.installed.limits().iter().any(|limit| limit.up().is_some());
         let limits =
             limits.then(|| "upload limits of rules do not hold on any link (`giveway status` says why)".to_owned());
         let said = self.problems.iter().chain(&self.remarks).cloned();
@@ -96,7 +96,7 @@ impl ClassRules {
 
 impl Running {
     pub(super) fn apply_rules(&mut self) -> Result<()> {
-        let rules = self.daemon.rules.in_force.clone();
+        let rules = self.daemon.rules.installed.clone();
         self.daemon.owners.follow(&rules);
         if std::mem::take(&mut self.daemon.rules.is_late) {
             self.begin_reload(None);
@@ -169,7 +169,7 @@ impl Running {
                 unread,
             };
             rules.remarks = remarks_of(&new);
-            rules.in_force = Arc::new(new);
+            rules.installed = Arc::new(new);
             Ok(reloaded)
         } else {
             for problem in &rules.problems {
@@ -193,7 +193,10 @@ impl Running {
 /// With a line of the log for each.
 fn remarks_of(rules: &Rules) -> Vec<String> {
     let remarks = rules.remarks();
-    let lines: Vec<String> = remarks.iter().map(|(place, why)| format!("{place}: {why}")).collect();
+    let lines: Vec<String> = remarks
+        .iter()
+        .map(|(place, reason)| format!("{place}: {reason}"))
+        .collect();
     lines.iter().for_each(|line| tracing::warn!("{line}"));
     lines
 }

@@ -22,9 +22,9 @@ use crate::kernel::devices::devices;
 use crate::kernel::flow_monitor::SocketEvent;
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::netlink::Netlink;
-use crate::kernel::{cpu_time, now, walker};
+use crate::kernel::{cpu_time, now, scanner};
 use crate::life::LONG_WORK;
-use crate::neighbours::Neighbours;
+use crate::peers::Peers;
 
 /// How old the queue's counters may be where reading them takes a dump of the kernel's.
 const COUNTERS_AGE: Duration = Duration::from_secs(1);
@@ -32,33 +32,33 @@ const COUNTERS_AGE: Duration = Duration::from_secs(1);
 impl Running {
     /// One pass over the active sockets, or over all of them when it is time for that.
     pub(super) fn pass(&mut self) -> Result<()> {
-        let every = Duration::from_secs(self.daemon.config.monitor.full_walk_s.into());
-        let mut complete = self.last_walk.is_none_or(|at| now().saturating_sub(at) >= every);
+        let every = Duration::from_secs(self.daemon.config.monitor.full_scan_s.into());
+        let mut complete = self.last_scan.is_none_or(|at| now().saturating_sub(at) >= every);
         if !complete && !self.daemon.monitor.is_due() {
             return self.drain_events();
         }
-        let begun = cpu_time() + walker::spent();
+        let begun = cpu_time() + scanner::spent();
         let flows = match complete {
-            true => self.daemon.monitor.walk(),
-            false => self.daemon.monitor.pass(),
+            true => self.daemon.monitor.scan(),
+            false => self.daemon.monitor.poll(),
         };
-        // A walk takes as long as there are connections.
+        // A scan takes as long as there are connections.
         self.heartbeat.beat();
         let mut flows = self.tolerate(flows)?;
         if complete && flows.is_none() && self.daemon.monitor.why_all_sockets().is_none() {
             // A pass waits for no lock.
             complete = false;
-            let active = self.daemon.monitor.pass();
+            let active = self.daemon.monitor.poll();
             flows = self.tolerate(active)?;
         }
         let Some(flows) = flows else {
             return self.drain_events();
         };
         if complete {
-            self.last_walk = Some(now());
+            self.last_scan = Some(now());
         }
         self.short_of = None;
-        // What happened before this pass must be known before it is judged.
+        // What happened before this poll must be known before it is judged.
         self.drain_events()?;
         self.records.write_flows(&flows);
         // By htb they come from a dump, which waits for whoever changes links.
@@ -68,14 +68,14 @@ impl Running {
         let queues = counters
             .inspect_err(|error| tracing::debug!("{error:#}"))
             .unwrap_or_default();
-        self.step(Input::Pass {
+        self.step(Input::Poll {
             flows,
             complete,
             queues,
         })?;
         self.trace()?;
-        let cost = if complete { &mut self.walks } else { &mut self.passes };
-        cost.add((cpu_time() + walker::spent()).saturating_sub(begun));
+        let cost = if complete { &mut self.scans } else { &mut self.polls };
+        cost.add((cpu_time() + scanner::spent()).saturating_sub(begun));
         Ok(())
     }
 
@@ -108,10 +108,10 @@ impl Running {
         self.trace()
     }
 
-    /// Where there is a queue that what they connect could be held in, background is made nice, or rules are inherited.
+    /// Where there is a queue that what they connect could be held in, background is reniced, or rules are inherited.
     pub(super) fn poll_processes(&mut self) -> Result<()> {
         let inherit = self.daemon.owners.rules_are_inherited();
-        if !inherit && !self.daemon.queue.is_in_force() && !self.daemon.config.classes.cpu_and_disk {
+        if !inherit && !self.daemon.queue.is_installed() && !self.daemon.config.classes.cpu_and_disk {
             return Ok(());
         }
         if inherit {
@@ -142,7 +142,7 @@ impl Running {
         if !taken.is_empty() {
             self.step(Input::Sockets(sockets::Input::TakenOver(taken)))?;
         }
-        // What comes meanwhile waits for the next time: a flood of events must not keep the passes waiting.
+        // What comes meanwhile waits for the next time: a flood of events must not keep the polls waiting.
         let mut arrived = Vec::new();
         self.daemon.monitor.poll_events(&mut |event| arrived.push(event))?;
         let mut events = Vec::new();
@@ -157,7 +157,7 @@ impl Running {
         self.step(Input::Sockets(sockets::Input::Events(events)))
     }
 
-    /// At each pass's time, though nothing of TCP was sent: a packet of any kind may want an order.
+    /// At each poll's time, though nothing of TCP was sent: a packet of any kind may want an order.
     pub(super) fn poll_ordered_links(&mut self) -> Result<()> {
         let waiting = self.daemon.engine.links_without_queue();
         if waiting.is_empty() {
@@ -176,7 +176,7 @@ impl Running {
         self.step(Input::Queue(queue::Input::Ordered(on)))
     }
 
-    /// What was refused since the last pass.
+    /// What was refused since the last poll.
     pub(super) fn drain_refusals(&mut self) -> Result<()> {
         let refusals = self.daemon.queue.refusals()?;
         if refusals.is_empty() {
@@ -225,7 +225,7 @@ impl Running {
         }
         self.limit_containers();
         self.heartbeat.beat_before(LONG_WORK);
-        self.open_neighbours();
+        self.open_peers();
         self.heartbeat.beat();
         Ok(())
     }
@@ -241,16 +241,16 @@ impl Running {
     /// There are limits: by which links packets can take a detour for them, and what would be bypassed there.
     pub(super) fn check_detours(&mut self) -> Result<()> {
         self.heartbeat.beat_before(LONG_WORK);
-        if let Some(why) = self.daemon.download.lost(&self.daemon.queue.numbers()) {
+        if let Some(reason) = self.daemon.download.lost(&self.daemon.queue.numbers()) {
             let way = Way::Received;
-            self.step_alone(Input::Downlink(downlink::Input::Lost { way, why }))?;
+            self.step_alone(Input::Downlink(downlink::Input::Lost { way, reason }))?;
         }
-        if let Some(why) = self.daemon.upload.lost() {
+        if let Some(reason) = self.daemon.upload.lost() {
             self.daemon.queue.set_detours(BTreeSet::new())?;
             let way = Way::Sent;
-            self.step_alone(Input::Downlink(downlink::Input::Lost { way, why }))?;
+            self.step_alone(Input::Downlink(downlink::Input::Lost { way, reason }))?;
         }
-        let links = self.links_in_force();
+        let links = self.links_installed();
         let arrivals = self.daemon.download.arrivals(&links).and_then(|arrivals| {
             let departures = self.daemon.upload.departures(&arrivals)?;
             Ok((arrivals, departures))
@@ -296,8 +296,8 @@ impl Running {
     }
 
     /// By the names that they have now.
-    fn links_in_force(&self) -> Vec<(u32, String)> {
-        let mut links = self.daemon.queue.in_force();
+    fn links_installed(&self) -> Vec<(u32, String)> {
+        let mut links = self.daemon.queue.installed();
         for (ifindex, name) in &mut links {
             let now = self.found.links.iter().find(|(found, _)| found == ifindex);
             if let Some((_, now)) = now {
@@ -329,10 +329,10 @@ impl Running {
             Some(i) => tracing::info!("managing {} (index {})", i.name, i.index),
             None => tracing::warn!("no interface to manage now; watching goes on, nothing is capped"),
         }
-        if let Some(neighbours) = &mut self.neighbours
-            && !found.as_ref().is_some_and(|found| neighbours.serves(found))
+        if let Some(peers) = &mut self.peers
+            && !found.as_ref().is_some_and(|found| peers.serves(found))
         {
-            neighbours.give_up();
+            peers.give_up();
         }
         self.heartbeat.beat_before(LONG_WORK);
         let (receiver, priority) = (&mut self.daemon.receiver, self.daemon.realtime.as_ref());
@@ -346,7 +346,7 @@ impl Running {
         let wanted = self.found.links.clone();
         let named = |ifindex| Some((ifindex, if_indextoname(ifindex).ok()?.into_string().ok()?));
         let contested = self.daemon.engine.contested_links().into_iter().filter_map(named);
-        let stands: BTreeMap<u32, String> = contested.chain(self.daemon.queue.in_force()).collect();
+        let stands: BTreeMap<u32, String> = contested.chain(self.daemon.queue.installed()).collect();
         let stands = stands.into_iter();
         let also: Vec<_> = stands
             .filter(|(ifindex, _)| wanted.iter().all(|(one, _)| one != ifindex))
@@ -368,7 +368,7 @@ impl Running {
                     tracing::debug!("{name}: {error:#}");
                     let sent = self.sent_uplinks.iter().find(|sent| sent.ifindex == ifindex).cloned();
                     uplinks.extend(sent.map(|mut sent| {
-                        // A queue that was put up since is no other tool's.
+                        // A queue that was installed since is no other tool's.
                         sent.root.ours |= self.daemon.queue.serves(ifindex);
                         sent
                     }));
@@ -400,18 +400,18 @@ impl Running {
         }
     }
 
-    fn open_neighbours(&mut self) {
+    fn open_peers(&mut self) {
         let (Some(interface), true) = (&self.interface, self.daemon.keys.is_some()) else {
             return;
         };
-        if self.neighbours.as_ref().is_some_and(|one| one.serves(interface)) {
+        if self.peers.as_ref().is_some_and(|one| one.serves(interface)) {
             return;
         }
         self.heartbeat.beat_before(LONG_WORK);
-        match Neighbours::open(interface, self.daemon.config.group.port) {
-            Ok(neighbours) => {
+        match Peers::open(interface, self.daemon.config.group.port) {
+            Ok(peers) => {
                 // The one before is closed by now, not earlier: the port is never anybody's.
-                self.neighbours = Some(neighbours);
+                self.peers = Some(peers);
                 self.alone_because = None;
             }
             Err(error) => {
@@ -419,7 +419,7 @@ impl Running {
                 let error = one_line(&error);
                 let port = self.daemon.config.group.port;
                 let line = format!(
-                    "cannot reach the neighbours on {name}, UDP port {port} ([group] port): {error}; working alone, and trying again \
+                    "cannot reach the peers on {name}, UDP port {port} ([group] port): {error}; working alone, and trying again \
                      each second"
                 );
                 if self.alone_because.as_ref() != Some(&line) {
@@ -430,17 +430,17 @@ impl Running {
         }
     }
 
-    pub(super) fn hear_neighbours(&mut self) -> Result<()> {
-        let Some(neighbours) = &mut self.neighbours else {
+    pub(super) fn hear_peers(&mut self) -> Result<()> {
+        let Some(peers) = &mut self.peers else {
             return Ok(());
         };
-        match neighbours.receive() {
+        match peers.receive() {
             Ok(datagrams) => datagrams
                 .iter()
                 .try_for_each(|(from, bytes)| self.step(Input::Peers(peers::Input::Datagram { from: *from, bytes }))),
             Err(error) => {
-                tracing::warn!("cannot hear the neighbours: {error}; trying again in a second");
-                neighbours.give_up();
+                tracing::warn!("cannot hear the peers: {error}; trying again in a second");
+                peers.give_up();
                 Ok(())
             }
         }
@@ -448,10 +448,10 @@ impl Running {
 
     /// Datagrams that woke nobody count as well.
     pub(super) fn note_filtered(&mut self) -> Result<()> {
-        let Some(neighbours) = &mut self.neighbours else {
+        let Some(peers) = &mut self.peers else {
             return Ok(());
         };
-        let filtered = match neighbours.filtered() {
+        let filtered = match peers.filtered() {
             Ok(Some(filtered)) => filtered,
             Ok(None) => return Ok(()),
             Err(error) => {
@@ -461,9 +461,7 @@ impl Running {
             }
         };
         if let (Some(address), false) = (filtered.older_from, self.told_of_older) {
-            tracing::warn!(
-                "{address} speaks an older version of the neighbours' protocol and is not heard: upgrade it"
-            );
+            tracing::warn!("{address} speaks an older version of the peers' protocol and is not heard: upgrade it");
             self.told_of_older = true;
         }
         self.step(Input::Peers(peers::Input::Filtered(filtered)))

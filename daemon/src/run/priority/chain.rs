@@ -21,7 +21,7 @@ use super::{Client, Engine};
 use crate::actuate::thread::{self, ThreadChange};
 use crate::journal::Journal;
 use crate::kernel::arrival::{Events, HandlerMaps, Rule, ThreadEvent, ThreadEventKind};
-use crate::kernel::lending::{Lenders, MayLend};
+use crate::kernel::donation::{Donors, MayDonate};
 use crate::kernel::process::Handle;
 use crate::kernel::tasks::Tasks;
 use crate::kernel::{load_patiently, now};
@@ -49,7 +49,7 @@ impl ChainThread {
         engine: Engine,
         rest: Client,
         tasks: Arc<Tasks>,
-        lenders: Option<Lenders>,
+        donors: Option<Donors>,
         life: Life,
     ) -> Result<Self> {
         let (reader, bell) = pipe().context("cannot make a pipe")?;
@@ -62,7 +62,7 @@ impl ChainThread {
             rules: rules.collect(),
             held: BTreeMap::new(),
             handlers: source.handlers,
-            lenders,
+            donors,
             journal: Journal::at(place.journal(thread::CHAINS.file)),
             looked_at: RoundRobin::default(),
             looked_for: RoundRobin::default(),
@@ -126,8 +126,8 @@ struct RaisedThread {
     process: Handle,
     /// As it was journalled last; None: never yet.
     raised: Option<ThreadChange>,
-    /// While it is lowered it has nothing to lend, so it is named once.
-    _may_lend: Option<MayLend>,
+    /// While it is lowered it has nothing to donate, so it is named once.
+    _may_donate: Option<MayDonate>,
 }
 
 struct Worker {
@@ -137,7 +137,7 @@ struct Worker {
     rules: BTreeMap<Service, Rule>,
     held: BTreeMap<u32, RaisedThread>,
     handlers: HandlerMaps,
-    lenders: Option<Lenders>,
+    donors: Option<Donors>,
     journal: Journal<ThreadChange>,
     looked_at: RoundRobin,
     looked_for: RoundRobin,
@@ -281,11 +281,7 @@ impl Worker {
         Ok(RaisedThread {
             process,
             raised: None,
-            _may_lend: self
-                .lenders
-                .as_ref()
-                .map(|lenders| lenders.add(tid, None))
-                .transpose()?,
+            _may_donate: self.donors.as_ref().map(|donors| donors.add(tid, None)).transpose()?,
         })
     }
 
@@ -297,15 +293,15 @@ impl Worker {
     /// Returns the CPU time that the thread has used so far; None if it has ended.
     fn lower(&self, tid: u32) -> Option<Duration> {
         let held = self.held.get(&tid).filter(|held| held.process.is_alive())?;
-        if let Some(Err(error)) = held.raised.as_ref().map(ThreadChange::take_back) {
+        if let Some(Err(error)) = held.raised.as_ref().map(ThreadChange::revoke) {
             self.rest.report(format!("{error:#}"));
         }
         self.cpu(tid).ok().flatten()
     }
 
     fn bar(&self, service: Service, until: Duration) {
-        let barred = self.rules.get(&service).map(|rule| self.handlers.bar(rule, until));
-        if let Some(Err(error)) = barred {
+        let suspended = self.rules.get(&service).map(|rule| self.handlers.bar(rule, until));
+        if let Some(Err(error)) = suspended {
             self.rest.report(format!("{error:#}"));
         }
     }
@@ -340,13 +336,13 @@ impl Worker {
         Ok(())
     }
 
-    /// Keeps the journal as long as what may be in force.
+    /// Keeps the journal as long as what may be active.
     fn shorten_journal(&mut self) {
         if !self.journal.is_long(self.held.len()) {
             return;
         }
-        let in_force = self.held.values().filter_map(|held| held.raised.as_ref());
-        if let Err(error) = self.journal.replace(in_force) {
+        let installed = self.held.values().filter_map(|held| held.raised.as_ref());
+        if let Err(error) = self.journal.replace(installed) {
             self.rest.report(format!("{error:#}"));
         }
     }

@@ -130,8 +130,8 @@ impl Receiver {
             }
             _ => None,
         };
-        if let Some(why) = unnamed.as_ref().filter(|_| unnamed != self.unnamed) {
-            tracing::warn!("NAPI threads stay as they are: {why}");
+        if let Some(reason) = unnamed.as_ref().filter(|_| unnamed != self.unnamed) {
+            tracing::warn!("NAPI threads stay as they are: {reason}");
         }
         self.unnamed = unnamed;
     }
@@ -181,7 +181,7 @@ impl Receiver {
         let unnamed = self
             .unnamed
             .iter()
-            .map(|why| format!("NAPI threads stay as they are: {why}"));
+            .map(|reason| format!("NAPI threads stay as they are: {reason}"));
         missing.chain(unnamed).chain(chains)
     }
 
@@ -190,7 +190,7 @@ impl Receiver {
         self.changes.to_vec()
     }
 
-    /// What was set is put back, and requests are not seen, for a while. Returns what could not be put back.
+    /// What was set is restored, and requests are not seen, for a while. Returns what could not be restored.
     pub fn pause(&mut self) -> Vec<String> {
         self.is_paused = true;
         self.to_do = ReceiveSection::default();
@@ -206,7 +206,7 @@ impl Receiver {
         self.set_up();
     }
 
-    /// Its programs leave the kernel. What was set is put back from the journal.
+    /// Its programs leave the kernel. What was set is restored from the journal.
     pub fn close(&mut self) {
         self.arrival = None;
     }

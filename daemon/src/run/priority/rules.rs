@@ -286,16 +286,16 @@ impl RulesLoop {
     }
 
     fn note_failure(&mut self, error: &anyhow::Error) {
-        let why = format!("{error:#}");
+        let reason = format!("{error:#}");
         if is_shortage(error) {
-            self.retry_later(why);
+            self.retry_later(reason);
         } else {
-            self.failing = Some(why);
+            self.failing = Some(reason);
         }
     }
 
-    fn retry_later(&mut self, why: String) {
-        self.short_of = Some(why);
+    fn retry_later(&mut self, reason: String) {
+        self.short_of = Some(reason);
         if self.again.next().is_none() {
             self.again.failed(now());
         }
@@ -327,8 +327,8 @@ impl RulesLoop {
         }
         crate::journal::restore_removed();
         let tidied = self.tools.actuator.tidy();
-        let Tools { lending, actuator, .. } = &mut self.tools;
-        lending.tidy(|id, tid| actuator.has(id, tid));
+        let Tools { donation, actuator, .. } = &mut self.tools;
+        donation.tidy(|id, tid| actuator.has(id, tid));
         self.tolerate(tidied);
     }
 }

@@ -84,7 +84,7 @@ impl<'a> Link<'a> {
         link
     }
 
-    /// A packet that waits for its neighbour never comes to admission in its sender's context.
+    /// A packet that waits for its peer never comes to admission in its sender's context.
     fn know(&self, far: &str, device: &str) {
         let mac = self.far_mac.map(|byte| format!("{byte:02x}")).join(":");
         run(&format!(
@@ -316,13 +316,13 @@ fn tuning() -> Tuning {
         path_budget_us: 0,
         below_us: 0,
         user_percent: None,
-        trickle_bytes_per_s: 0,
+        background_min_bytes_per_s: 0,
         short_mss: None,
         sojourn_target_us: 5_000,
         sojourn_interval_us: 100_000,
         admission: true,
         drop_late: true,
-        gate: false,
+        cpu_gate: false,
         call_marks: true,
         packet_rules: Vec::new(),
         marks: LinkMarks::default(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who is made nice, and when that ends.
+//! Who is reniced, and when that ends.
 
 use super::*;
 use crate::class::Folders;
@@ -139,7 +139,7 @@ fn what_inherits_background_is_nice_and_what_does_not_gets_back_what_the_kernel_
     nice.set_rules(&alone);
     assert!(gives_back(&judged_child(&mut nice, &alone, handed_on)));
     assert_eq!(judged_child(&mut nice, &alone, None), []);
-    // The kernel puts back what has it by a rule that is gone.
+    // The kernel restores what has it by a rule that is gone.
     let none = rules("");
     nice.set_rules(&none);
     assert_eq!(judged_child(&mut nice, &none, handed_on), []);
@@ -164,7 +164,7 @@ fn users_take_turns_and_a_failure_is_tried_again_later() {
     let is_first = |action: &Action| matches!(action, Action::Renice { process: FIRST, .. });
     assert!(due.iter().any(is_first));
     let refused = nice.conclude(at(1), FIRST, Err("no memory".to_owned())).unwrap();
-    assert!(!refused.made && refused.why == "no memory");
+    assert!(!refused.made && refused.reason == "no memory");
     assert!(nice.due(at(1)).is_empty());
     assert!(nice.due(at(2)).iter().any(is_first));
 }

@@ -43,10 +43,10 @@ fn what_a_program_starts_has_its_class_and_the_reason_names_rule_and_process() {
     assert_eq!(verdict.rule, "/etc/a.toml:1");
     assert!(
         verdict
-            .why
+            .reason
             .starts_with("inherited from restic (7): exe /usr/bin/restic; all its flows together"),
         "{}",
-        verdict.why
+        verdict.reason
     );
     assert_eq!(verdict.limits.up, Some(1), "one limit for all of them");
     let itself = judge_itself(&rules, &ssh, None);
@@ -148,9 +148,11 @@ fn a_user_chooses_another_class_and_keeps_the_limit_that_was_inherited() {
     let verdict = judge(&rules, &seen(Some(&chosen)));
     assert_eq!((verdict.class, verdict.limits.up), (Class::Bulk, Some(1)));
     assert!(
-        verdict.why.ends_with("; the rate limit of /etc/a.toml:1 is for it too"),
+        verdict
+            .reason
+            .ends_with("; the rate limit of /etc/a.toml:1 is for it too"),
         "{}",
-        verdict.why
+        verdict.reason
     );
 }
 

@@ -8,8 +8,8 @@ use super::changed;
 use crate::change::Change;
 use crate::priority::call::Call;
 use crate::priority::{
-    Action, Borrower, ChainLimits, Grant, GrantedTasks, HandlerSample, Input, Lender, LentTime, Policy, PriorityLimits,
-    PriorityRule, RefusedThread, Schedule, Service, StartedProcess, Usage,
+    Action, ChainLimits, DonatedTime, Donor, Grant, GrantedTasks, HandlerSample, Input, Policy, PriorityLimits,
+    PriorityRule, Recipient, RefusedThread, Schedule, Service, StartedProcess, Usage,
 };
 
 fields! {
@@ -22,10 +22,10 @@ fields! {
     StartedProcess { id, process, tasks, cpu }
     Usage { id, cpu, tasks, found }
     GrantedTasks { tasks, old }
-    LentTime { lender, used, borrowers, to }
-    Borrower { pid, name }
+    DonatedTime { donor, used, recipients, to }
+    Recipient { pid, name }
     HandlerSample { tid, until, is_awake, cpu }
-    RefusedThread { tid; why }
+    RefusedThread { tid; reason }
 }
 
 kinds! {
@@ -42,10 +42,10 @@ kinds! {
         TaskAdded { id, tid },
         Exited { id, cpu },
         Outcome { id, outcome },
-        NotGiven { id; why },
+        NotGiven { id; reason },
         EndedBefore { id },
         Usage { processes, napi },
-        Lent(lent),
+        Donated(donated),
         Starvation { cpu, waited },
         NapiThreads { threads, priority },
         NapiRaised { cpu, refused },
@@ -62,7 +62,7 @@ kinds! {
         RoundRobin { priority },
         Deadline { runtime, deadline, period },
     }
-    Lender { Process(id), Handler { tid }, }
+    Donor { Process(id), Handler { tid }, }
 }
 
 kinds!(written Action {

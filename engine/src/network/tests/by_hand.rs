@@ -33,8 +33,8 @@ pub fn of_flow(uid: u32, class: Option<Class>) -> SetByHand {
 }
 
 pub fn set(all: Vec<SetByHand>) -> Input<'static> {
-    let why = "a test asks for it".to_owned();
-    Input::Class(crate::class::Input::ByHand { all, why })
+    let reason = "a test asks for it".to_owned();
+    Input::Class(crate::class::Input::ByHand { all, reason })
 }
 
 fn of_process(number: u8, uid: u32, class: Option<Class>) -> SetByHand {
@@ -244,10 +244,10 @@ fn a_limit_alone_leaves_the_class_and_the_queue_is_told_of_it() {
     assert_eq!((told.class, told.limits.up), (Class::Standard, Some(50)));
     let view = engine.status(Duration::ZERO).flows.remove(0);
     assert!(
-        view.class_why
+        view.class_reason
             .contains("all of it may together send at most 2 Mbit/s, set by hand"),
         "{}",
-        view.class_why
+        view.class_reason
     );
 }
 
@@ -304,7 +304,7 @@ fn a_limit_that_no_link_holds_lets_nothing_be_counted() {
     engine.step(Duration::from_millis(200), set(vec![limited(50, 2, of_flow(0, None))]));
     let view = engine.overview().by_hand_views(|_| true).remove(0);
     assert_eq!((view.upload_limit_mbit, view.flows), (Some(2.0), 1));
-    assert_eq!((view.sent_mbit, view.received_mbit), (None, None));
+    assert_eq!((view.upload_mbit, view.download_mbit), (None, None));
 }
 
 #[test]

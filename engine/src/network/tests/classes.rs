@@ -39,7 +39,7 @@ fn owned() -> Flow {
 
 pub(super) fn see(engine: &mut Network, ms: u64, flows: Vec<Flow>, complete: bool) -> Vec<Action> {
     let queues = Default::default();
-    let input = Input::Pass {
+    let input = Input::Poll {
         flows,
         complete,
         queues,
@@ -150,7 +150,7 @@ fn a_process_is_looked_at_again_each_second_and_its_flows_follow() {
 }
 
 #[test]
-fn a_mark_of_the_application_counts_with_the_next_pass_and_the_queue_finds_it_on_the_packets() {
+fn a_mark_of_the_application_counts_with_the_next_poll_and_the_queue_finds_it_on_the_packets() {
     let mut engine = engine("", false);
     see(&mut engine, 100, vec![owned()], true);
     let marked = Flow { priority: 1, ..owned() };
@@ -351,8 +351,8 @@ fn of_process(flow: Flow, pid: u32) -> Flow {
     }
 }
 
-/// While a user starts 100 processes between two passes: the first pass from the second second on that asks for [`ID`],
-/// which is another user's and has a connection since this pass.
+/// While a user starts 100 processes between two polls: the first poll from the second second on that asks for [`ID`],
+/// which is another user's and has a connection since this poll.
 fn asked_beside_many_new_processes(begins: u64) -> Option<u64> {
     let mut engine = engine("", false);
     let victim = Flow {
@@ -407,7 +407,7 @@ fn a_process_that_is_one_too_many_to_be_remembered_keeps_its_class() {
     flows.push(victim);
     for pass in 2..80 {
         see(&mut engine, pass * 100, flows.clone(), true);
-        assert_eq!(class_of(&engine, 1 << 40), Class::Background, "in pass {pass}");
+        assert_eq!(class_of(&engine, 1 << 40), Class::Background, "in poll {pass}");
     }
 }
 
@@ -507,11 +507,11 @@ fn a_process_that_costs_more_than_a_step_keeps_no_others_from_their_class_before
     assert!(is_told_beside(1, &rules, 3));
 }
 
-/// Its end was told before the walk that shows it was over, so no event follows any more.
+/// Its end was told before the scan that shows it was over, so no event follows any more.
 #[test]
 fn a_connection_that_has_gone_when_something_is_asked_of_it_gives_its_place_back() {
     let background = Means {
-        control: Some("gives_way".to_owned()),
+        control: Some("yields".to_owned()),
         receive_window: false,
     };
     let mut engine = engine_with("", false, background);

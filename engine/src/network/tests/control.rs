@@ -5,11 +5,11 @@ use super::*;
 use crate::downlink::{Arrival, DownloadRate, LeftOut};
 use crate::model::Class;
 
-const GIVES_WAY: &str = "gives_way";
+const YIELDS: &str = "yields";
 
 fn background(receive_window: bool) -> Means {
     Means {
-        control: Some(GIVES_WAY.to_owned()),
+        control: Some(YIELDS.to_owned()),
         receive_window,
     }
 }
@@ -29,7 +29,7 @@ fn see(engine: &mut Network, ms: u64, flow: Flow) -> Vec<Action> {
     let (flows, complete, queues) = (vec![flow], false, Default::default());
     engine.step(
         Duration::from_millis(ms),
-        Input::Pass {
+        Input::Poll {
             flows,
             complete,
             queues,
@@ -68,17 +68,17 @@ fn asked(actions: &[Action]) -> Vec<Value> {
     actions.iter().filter_map(value).collect()
 }
 
-fn gives_way() -> Vec<Value> {
-    vec![Value::from(GIVES_WAY)]
+fn yields() -> Vec<Value> {
+    vec![Value::from(YIELDS)]
 }
 
-/// An engine whose only connection gives way.
+/// An engine whose only connection yields.
 fn giving_way() -> Network {
     let mut engine = engine();
     see(&mut engine, 100, upload());
-    assert_eq!(asked(&name_background(&mut engine, 200, true)), gives_way());
+    assert_eq!(asked(&name_background(&mut engine, 200, true)), yields());
     answer(&mut engine, 200, Outcome::Applied);
-    assert!(asked(&see(&mut engine, 300, having(GIVES_WAY))).is_empty());
+    assert!(asked(&see(&mut engine, 300, having(YIELDS))).is_empty());
     engine
 }
 
@@ -91,21 +91,21 @@ fn latest(engine: &Network) -> String {
 }
 
 #[test]
-fn only_background_connections_give_way() {
+fn only_background_connections_yield_to_others() {
     let mut engine = engine();
     for ms in [100, 200, 300] {
         assert!(asked(&see(&mut engine, ms, upload())).is_empty());
     }
-    assert_eq!(asked(&name_background(&mut engine, 400, true)), gives_way());
+    assert_eq!(asked(&name_background(&mut engine, 400, true)), yields());
 }
 
 #[test]
 fn it_has_its_own_back_when_it_is_background_no_longer_and_why_names_both() {
     let mut engine = giving_way();
-    assert!(latest(&engine).contains(": congestion control cubic -> gives_way; rule giveway class set by uid 0"));
+    assert!(latest(&engine).contains(": congestion control cubic -> yields; rule giveway class set by uid 0"));
     assert_eq!(asked(&name_background(&mut engine, 800, false)), [Value::default()]);
     answer(&mut engine, 800, Outcome::Applied);
-    assert!(latest(&engine).contains(": congestion control gives_way -> cubic; rule default"));
+    assert!(latest(&engine).contains(": congestion control yields -> cubic; rule default"));
     assert!(asked(&see(&mut engine, 1_400, upload())).is_empty());
 }
 
@@ -118,7 +118,7 @@ fn changes_that_come_one_after_another_are_made_together_half_a_second_later() {
         let (flows, complete, queues) = (Vec::new(), false, Default::default());
         engine.step(
             Duration::from_millis(ms),
-            Input::Pass {
+            Input::Poll {
                 flows,
                 complete,
                 queues,
@@ -163,17 +163,17 @@ fn a_connection_without_a_route_is_left_as_it_is_until_it_has_one() {
     let mut engine = engine();
     name_background(&mut engine, 100, true);
     assert!(asked(&see(&mut engine, 200, by(0))).is_empty());
-    assert_eq!(asked(&see(&mut engine, 300, by(2))), gives_way());
+    assert_eq!(asked(&see(&mut engine, 300, by(2))), yields());
     answer(&mut engine, 300, Outcome::Applied);
     let lost = Flow {
         ifindex: 0,
-        ..having(GIVES_WAY)
+        ..having(YIELDS)
     };
     assert!(asked(&see(&mut engine, 400, lost)).is_empty());
 }
 
 #[test]
-fn it_gives_way_by_whatever_interface_it_leaves() {
+fn it_yields_by_whatever_interface_it_leaves() {
     let mut engine = giving_way();
     let moved = engine.step(Duration::from_millis(400), Input::Interface(Some(interface(3))));
     assert!(asked(&moved).is_empty());
@@ -186,7 +186,7 @@ fn a_request_that_could_not_be_carried_out_is_repeated_half_a_second_later() {
     name_background(&mut engine, 200, true);
     answer(&mut engine, 200, Outcome::Deferred);
     assert!(asked(&see(&mut engine, 600, upload())).is_empty());
-    assert_eq!(asked(&see(&mut engine, 700, upload())), gives_way());
+    assert_eq!(asked(&see(&mut engine, 700, upload())), yields());
 }
 
 #[test]
@@ -198,14 +198,14 @@ fn what_somebody_else_has_set_stays_and_why_says_so() {
     );
     assert_eq!(
         asked(&see(&mut engine, 500, having("bbr"))),
-        gives_way(),
+        yields(),
         "only the kernel knows"
     );
     let found = Value::from("bbr");
     answer(&mut engine, 500, Outcome::Foreign { found });
     let line = latest(&engine);
     assert!(
-        line.contains("gives_way -> bbr; rule giveway class set by uid 0: another tool has set it"),
+        line.contains("yields -> bbr; rule giveway class set by uid 0: another tool has set it"),
         "{line}"
     );
     assert!(asked(&see(&mut engine, 600, having("bbr"))).is_empty());
@@ -217,13 +217,13 @@ fn a_dry_run_says_what_would_be() {
     let mut engine = super::engine_with("", true, background(false));
     see(&mut engine, 100, upload());
     assert!(asked(&name_background(&mut engine, 200, true)).is_empty());
-    assert!(latest(&engine).contains("congestion control cubic -> gives_way (not made)"));
+    assert!(latest(&engine).contains("congestion control cubic -> yields (not made)"));
     for ms in [300, 400, 500] {
         assert!(asked(&see(&mut engine, ms, upload())).is_empty());
     }
 }
 
-/// Whether the window of the connection gives way, where that is asked for.
+/// Whether the window of the connection yields, where that is asked for.
 fn windows(actions: &[Action]) -> Vec<bool> {
     let of = |action: &Action| match action {
         Action::Set(Request { settings: limits, .. }) => limits
@@ -235,7 +235,7 @@ fn windows(actions: &[Action]) -> Vec<bool> {
     actions.iter().filter_map(of).collect()
 }
 
-/// An engine whose only connection's window gives way.
+/// An engine whose only connection's window yields.
 fn window_giving_way() -> Network {
     let mut engine = super::engine_with("", false, background(true));
     see(&mut engine, 100, upload());
@@ -246,14 +246,14 @@ fn window_giving_way() -> Network {
         Duration::from_millis(200),
         Input::Sockets(crate::sockets::Input::Outcomes(applied.to_vec())),
     );
-    assert!(engine.status(Duration::from_millis(200)).flows[0].receive_gives_way);
+    assert!(engine.status(Duration::from_millis(200)).flows[0].receive_yields);
     engine
 }
 
 #[test]
-fn what_a_background_connection_receives_gives_way_too_until_it_is_background_no_longer() {
+fn what_a_background_connection_receives_yields_too_until_it_is_background_no_longer() {
     let mut engine = window_giving_way();
-    assert!(windows(&see(&mut engine, 800, having(GIVES_WAY))).is_empty());
+    assert!(windows(&see(&mut engine, 800, having(YIELDS))).is_empty());
     assert_eq!(windows(&name_background(&mut engine, 900, false)), [false]);
 }
 
@@ -263,7 +263,7 @@ fn where_a_link_orders_what_arrives_a_background_window_is_nobodys_business() {
     let rate = DownloadRate {
         ifindex: upload().ifindex,
         mbit: 20.0,
-        said_in: "[link]",
+        configured_in: "[link]",
     };
     engine.downloads.follow_rates(vec![rate]);
     let arrival = Arrival {
@@ -272,19 +272,19 @@ fn where_a_link_orders_what_arrives_a_background_window_is_nobodys_business() {
         ..Arrival::default()
     };
     assert!(engine.downloads.observe(Duration::ZERO, vec![arrival]).is_some());
-    assert!(windows(&see(&mut engine, 800, having(GIVES_WAY))).is_empty(), "not yet");
+    assert!(windows(&see(&mut engine, 800, having(YIELDS))).is_empty(), "not yet");
     engine
         .downloads
         .conclude(Duration::from_millis(800), Ok(LeftOut::new()));
-    assert_eq!(windows(&see(&mut engine, 1400, having(GIVES_WAY))), [false]);
+    assert_eq!(windows(&see(&mut engine, 1400, having(YIELDS))), [false]);
     let outcome = vec![(COOKIE, Setting::ReceiveWindow, Outcome::Applied)];
     engine.step(
         Duration::from_millis(1400),
         Input::Sockets(crate::sockets::Input::Outcomes(outcome)),
     );
-    assert!(windows(&see(&mut engine, 2000, having(GIVES_WAY))).is_empty());
+    assert!(windows(&see(&mut engine, 2000, having(YIELDS))).is_empty());
     engine.downloads.lost(Duration::from_secs(2), "it is gone".to_owned());
-    assert_eq!(windows(&see(&mut engine, 2600, having(GIVES_WAY))), [true]);
+    assert_eq!(windows(&see(&mut engine, 2600, having(YIELDS))), [true]);
 }
 
 #[test]
@@ -297,11 +297,11 @@ fn a_window_that_somebody_else_has_set_stays_and_why_says_so() {
     );
     let changes = engine.changes();
     let line = changes.iter().next_back().unwrap().change.to_string();
-    assert!(line.contains("receive window gives way -> 30000 bytes"), "{line}");
+    assert!(line.contains("receive window yields -> 30000 bytes"), "{line}");
     assert!(
         line.contains("another tool has set it; giveway leaves it alone from now on"),
         "{line}"
     );
-    assert!(!engine.status(Duration::from_millis(300)).flows[0].receive_gives_way);
+    assert!(!engine.status(Duration::from_millis(300)).flows[0].receive_yields);
     assert!(windows(&name_background(&mut engine, 900, false)).is_empty());
 }

@@ -18,7 +18,7 @@ use crate::share::{Link, SharePolicy};
 use crate::sockets::setting::Wish;
 
 const SENDERS: u64 = 1000;
-const NEIGHBOUR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
 /// A policy that counts how often it is asked.
 struct Counting(Box<dyn SharePolicy>, Arc<AtomicUsize>);
@@ -69,7 +69,7 @@ fn sends(engine: &mut Network, now: Duration, connections: u64) {
         let flows = (0..connections).map(flow).collect();
         engine.step(
             now,
-            Input::Pass {
+            Input::Poll {
                 flows,
                 complete: true,
                 queues: Default::default(),
@@ -86,12 +86,12 @@ fn reports(actions: Vec<Action>) -> Vec<Vec<u8>> {
     actions.into_iter().filter_map(report).collect()
 }
 
-/// A device with many senders, and a neighbour with none that it believes.
+/// A device with many senders, and a peer with none that it authenticates.
 struct Pair {
     now: Duration,
     device: Network,
-    neighbour: Network,
-    /// All reports of the neighbour.
+    peer: Network,
+    /// All reports of the peer.
     heard: Vec<Vec<u8>>,
     asked: Arc<AtomicUsize>,
 }
@@ -111,28 +111,28 @@ impl Pair {
         let mut pair = Self {
             now: Duration::ZERO,
             device,
-            neighbour: member(2, 7),
+            peer: member(2, 7),
             heard: Vec::new(),
             asked,
         };
         sends(&mut pair.device, Duration::ZERO, SENDERS);
-        while !pair.device.neighbourhood.peers().any(|peer| peer.believed) {
-            pair.pass_time(10);
+        while !pair.device.peer_group.peers().any(|peer| peer.authenticated) {
+            pair.poll_time(10);
         }
         pair
     }
 
     /// Both get their ticks, and hear each other.
-    fn pass_time(&mut self, ms: u64) {
+    fn poll_time(&mut self, ms: u64) {
         self.now += Duration::from_millis(ms);
         for report in reports(self.device.step(self.now, Input::Tick)) {
             let heard = Input::Peers(crate::peers::Input::Datagram {
-                from: NEIGHBOUR,
+                from: PEER,
                 bytes: &report,
             });
-            self.neighbour.step(self.now, heard);
+            self.peer.step(self.now, heard);
         }
-        for report in reports(self.neighbour.step(self.now, Input::Tick)) {
+        for report in reports(self.peer.step(self.now, Input::Tick)) {
             self.hear(&report);
             self.heard.push(report);
         }
@@ -141,7 +141,7 @@ impl Pair {
     /// What follows from a datagram, and how often the policy was asked for it.
     fn hear(&mut self, bytes: &[u8]) -> (Vec<Action>, usize) {
         let before = self.asked.load(Ordering::Relaxed);
-        let from = NEIGHBOUR;
+        let from = PEER;
         let actions = self
             .device
             .step(self.now, Input::Peers(crate::peers::Input::Datagram { from, bytes }));
@@ -173,7 +173,7 @@ impl Pair {
             ("a future version", future),
             ("another group's", foreign),
             ("a replay", recorded),
-            ("a stranger's, not believed", stranger),
+            ("a stranger's, not authenticated", stranger),
             ("its own", own),
         ]
     }
@@ -184,7 +184,7 @@ fn a_refused_datagram_causes_no_decision() {
     let mut pair = Pair::new();
     let refused = pair.refused();
     pair.now += Duration::from_secs(60);
-    let received = pair.device.neighbourhood.counters().received;
+    let received = pair.device.peer_group.counters().received;
     for (what, datagram) in &refused {
         let (actions, asked) = pair.hear(datagram);
         assert!(
@@ -192,22 +192,22 @@ fn a_refused_datagram_causes_no_decision() {
             "{what}: asked {asked} times, {actions:?}"
         );
     }
-    let counters = pair.device.neighbourhood.counters();
+    let counters = pair.device.peer_group.counters();
     assert_eq!(counters.received, received, "{counters:?}");
     assert_eq!(counters.older_version, 1);
-    assert_eq!(pair.device.status(pair.now).reports.older, Some(NEIGHBOUR));
+    assert_eq!(pair.device.status(pair.now).reports.older, Some(PEER));
 }
 
 #[test]
 fn a_report_causes_a_decision_only_where_it_changes_who_sends() {
     let mut pair = Pair::new();
-    pair.pass_time(1000);
+    pair.poll_time(1000);
     let before = pair.asked.load(Ordering::Relaxed);
-    (0..100).for_each(|_| pair.pass_time(1000));
+    (0..100).for_each(|_| pair.poll_time(1000));
     assert!(pair.heard.len() > 15, "{} reports", pair.heard.len());
     assert_eq!(pair.asked.load(Ordering::Relaxed), before);
-    sends(&mut pair.neighbour, pair.now, 1);
-    (0..10).for_each(|_| pair.pass_time(50));
+    sends(&mut pair.peer, pair.now, 1);
+    (0..10).for_each(|_| pair.poll_time(50));
     assert_eq!(pair.asked.load(Ordering::Relaxed), before + 1);
     assert_eq!(pair.device.status(pair.now).policy.senders, 2);
 }
@@ -312,7 +312,7 @@ fn connections_that_open_and_close_all_the_time_cause_a_hundred_decisions_a_seco
 }
 
 #[test]
-fn a_neighbour_that_starts_and_stops_all_the_time_causes_a_hundred_decisions_a_second() {
+fn a_peer_that_starts_and_stops_all_the_time_causes_a_hundred_decisions_a_second() {
     let mut pair = Pair::new();
     let key = Keyring::new(Key::from_secret([7; 32]));
     let mut rng = ChaCha20Rng::from_seed([9; 32]);
@@ -368,7 +368,7 @@ fn a_demand_that_falls_is_told_at_once_and_so_is_one_that_rises_again() {
     let regular = told(&[]);
     let (falls, rises) = (9_000, 10_300);
     let changed = told(&[falls, rises]);
-    // It wants more once it did in two passes.
+    // It wants more once it did in two polls.
     for ms in [falls, rises + 100] {
         assert!(!regular.contains(&ms), "{ms} in {regular:?}");
         assert!(changed.contains(&ms), "{ms} in {changed:?}");
@@ -381,7 +381,7 @@ fn a_demand_that_falls_is_told_at_once_and_so_is_one_that_rises_again() {
 fn of_found_shares(seed: u8) -> Network {
     let config = Config {
         cap: Cap {
-            policy: CapPolicyName::Found,
+            policy: CapPolicyName::Estimated,
             ..Cap::default()
         },
         ..Config::default()
@@ -407,7 +407,7 @@ fn limited_s(has_member: bool) -> Vec<u64> {
         let queues = Default::default();
         let mut actions = device.step(
             now,
-            Input::Pass {
+            Input::Poll {
                 flows,
                 complete: true,
                 queues,
@@ -434,7 +434,7 @@ fn limited_s(has_member: bool) -> Vec<u64> {
                 other.step(now, Input::Peers(crate::peers::Input::Datagram { from, bytes }));
             }
             for bytes in &reports(other.step(now, Input::Tick)) {
-                let from = NEIGHBOUR;
+                let from = PEER;
                 device.step(now, Input::Peers(crate::peers::Input::Datagram { from, bytes }));
             }
         }
@@ -451,7 +451,7 @@ fn a_key_limits_nothing_where_no_other_device_of_the_group_is() {
     let beside = limited_s(true);
     let (first, last) = (beside.first().copied(), beside.last().copied());
     assert!(first.is_some_and(|s| s < 20), "{beside:?}");
-    // Half a minute after the last word, and the seconds in which a cap is lifted.
+    // Half a minute after the last word, and the seconds in which a cap is cleared.
     assert!(last.is_some_and(|s| (80..120).contains(&s)), "{beside:?}");
 }
 
@@ -460,7 +460,7 @@ fn told_ms(of: impl Fn(u64) -> Vec<Flow>) -> Vec<u64> {
     let mut device = of_found_shares(1);
     let mut at = Vec::new();
     for ms in (0..30_000).step_by(100) {
-        let pass = Input::Pass {
+        let pass = Input::Poll {
             flows: of(ms),
             complete: true,
             queues: Default::default(),
@@ -547,7 +547,7 @@ fn learnt_after_ms(flickers: bool, devices: u8) -> u64 {
                 if index == 0 && ms + 100 >= start {
                     flows.push(another);
                 }
-                Input::Pass {
+                Input::Poll {
                     flows,
                     complete: true,
                     queues: Default::default(),
@@ -576,7 +576,7 @@ fn learnt_after_ms(flickers: bool, devices: u8) -> u64 {
         let first = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 1));
         let knows = |device: &Network| {
             device
-                .neighbourhood
+                .peer_group
                 .peers()
                 .any(|peer| peer.address == first && peer.senders.len() == 2)
         };

@@ -255,25 +255,25 @@ fn a_link_without_a_queue_a_dry_run_and_a_pause_are_reasons() {
     );
     let mut paused = with_queue();
     paused.step(Duration::ZERO, Input::Pause(Some("uid 0 tries it".to_owned())));
-    for (mut engine, why) in [
-        (no_rate, "upload limits have not been put up yet"),
+    for (mut engine, expected) in [
+        (no_rate, "upload limits have not been installed yet"),
         (dry, "a dry run changes nothing"),
         (paused, "giveway is paused: uid 0 tries it"),
     ] {
         obey(&mut engine, 50, LIMITED);
         sends(&mut engine, ETH, 100..1100, None);
         let (enforced_by, reason) = limit(&engine);
-        assert!(enforced_by.is_none() && reason.starts_with(why), "{reason}");
-        assert_eq!(said(&engine).len(), 1, "{why}");
+        assert!(enforced_by.is_none() && reason.starts_with(expected), "{reason}");
+        assert_eq!(said(&engine).len(), 1, "{reason}");
         let at_start = engine
             .overview()
             .shortfalls_of(Some(Class::Background), Rates::default());
-        let why = why.replace(
-            "upload limits have not been put up yet",
+        let reason = expected.replace(
+            "upload limits have not been installed yet",
             "eth2 has no queue of giveway's: ",
         );
-        assert!(at_start[0].starts_with(&why), "{at_start:?}");
-        assert!(engine.overview().enforcing().is_empty(), "{why}");
+        assert!(at_start[0].starts_with(&reason), "{at_start:?}");
+        assert!(engine.overview().enforcing().is_empty(), "{reason}");
     }
 }
 
@@ -320,12 +320,16 @@ fn a_limit_is_enforced_by_a_detour_where_the_link_has_no_queue_and_a_class_is_no
         down: None,
     };
     let lacks = |class| engine.overview().shortfalls_of(Some(class), limited);
-    assert!(lacks(Class::Bulk).iter().all(|why| !why.contains("eth2 has no queue")));
+    assert!(
+        lacks(Class::Bulk)
+            .iter()
+            .all(|reason| !reason.contains("eth2 has no queue"))
+    );
     assert!(lacks(Class::Background)[0].starts_with("eth2 has no queue of giveway's: "));
-    let (way, why) = (Way::Sent, "it is gone".to_owned());
+    let (way, reason) = (Way::Sent, "it is gone".to_owned());
     engine.step(
         Duration::from_millis(1100),
-        Input::Downlink(crate::downlink::Input::Lost { way, why }),
+        Input::Downlink(crate::downlink::Input::Lost { way, reason }),
     );
     sends(&mut engine, ETH, 1200..2200, None);
     let (enforced_by, reason) = limit(&engine);

@@ -90,7 +90,7 @@ fn who_sends_no_more_is_forgotten_and_judged_anew_when_it_returns() {
 }
 
 #[test]
-fn it_gives_way_to_what_is_active_for_all_and_to_no_single_users_word() {
+fn it_yields_to_what_is_active_for_all_and_to_no_single_users_word() {
     let (mut engine, _) = two();
     let class_while_active = |engine: &mut Network, ms, uid| {
         let of = Activity {

@@ -20,7 +20,7 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Where queues of this kind can be put up.
+/// Where queues of this kind can be installed.
 fn with_queues(config: &str, backends: Backends) -> Network {
     let setup = Setup {
         seed: [1; 32],
@@ -37,7 +37,7 @@ fn with_queues(config: &str, backends: Backends) -> Network {
 
 fn bpf() -> Backends {
     Backends {
-        qdisc: Ok(()),
+        bpf: Ok(()),
         marks: Ok(()),
         ..Backends::none()
     }
@@ -66,7 +66,7 @@ fn uplink(ifindex: u32, has_ours: bool, chosen: bool) -> Uplink {
     }
 }
 
-/// By link, whether a queue is put up or taken away. Each of it succeeds.
+/// By link, whether a queue is installed or taken away. Each of it succeeds.
 fn queues(engine: &mut Network, seconds: u64, input: Input<'_>) -> Vec<(u32, bool)> {
     let asked = engine.step(at(seconds), input).into_iter();
     let asked: Vec<(u32, bool)> = asked
@@ -154,7 +154,7 @@ fn a_queue_that_nothing_needs_stays_for_a_minute() {
     let mut counters = QueueCounters::default();
     counters.bands.background.classified = 10;
     let goes = (11..200).find(|seconds| {
-        let pass = Input::Pass {
+        let pass = Input::Poll {
             flows: Vec::new(),
             complete: true,
             queues: [(WIFI, counters.clone())].into(),
@@ -201,10 +201,10 @@ fn a_detour_that_is_lost_again_and_again_waits_longer_but_not_after_a_minute() {
             at(came),
             Input::Downlink(crate::downlink::Input::Outcome { way, outcome }),
         );
-        let why = "it is gone".to_owned();
+        let reason = "it is gone".to_owned();
         engine.step(
             at(came + is_lost_after),
-            Input::Downlink(crate::downlink::Input::Lost { way, why }),
+            Input::Downlink(crate::downlink::Input::Lost { way, reason }),
         );
         came - seconds
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A pause takes back what is in force, and its end brings it back.
+//! A pause revokes what is active, and its end brings it back.
 
 use super::*;
 use crate::queue::links::LinkRequest;
@@ -7,12 +7,12 @@ use crate::queue::{self, RootQdisc, Uplink};
 
 const WHY: &str = "paused by uid 0";
 
-fn pause(engine: &mut Network, ms: u64, why: Option<&str>) -> Vec<Action> {
-    engine.step(Duration::from_millis(ms), Input::Pause(why.map(str::to_owned)))
+fn pause(engine: &mut Network, ms: u64, reason: Option<&str>) -> Vec<Action> {
+    engine.step(Duration::from_millis(ms), Input::Pause(reason.map(str::to_owned)))
 }
 
 #[test]
-fn a_cap_is_lifted_at_once_and_comes_back_when_the_pause_is_over() {
+fn a_cap_is_cleared_at_once_and_comes_back_when_the_pause_is_over() {
     let mut engine = asking();
     answer(&mut engine, Outcome::Applied);
     let actions = pause(&mut engine, 300, Some(WHY));
@@ -20,7 +20,7 @@ fn a_cap_is_lifted_at_once_and_comes_back_when_the_pause_is_over() {
     answer(&mut engine, Outcome::Applied);
     let changes = engine.changes();
     let last = &changes.iter().max_by_key(|latest| latest.t_ns).unwrap().change;
-    assert_eq!((last.rule.as_str(), last.why.as_str()), ("pause", WHY));
+    assert_eq!((last.rule.as_str(), last.reason.as_str()), ("pause", WHY));
     assert!(caps(&pass(&mut engine, 400)).is_empty());
     let mut asked = caps(&pause(&mut engine, 500, None));
     asked.extend(caps(&pass(&mut engine, 600)));
@@ -28,7 +28,7 @@ fn a_cap_is_lifted_at_once_and_comes_back_when_the_pause_is_over() {
 }
 
 #[test]
-fn what_the_kernel_puts_off_is_taken_back_in_the_next_pass() {
+fn what_the_kernel_puts_off_is_revoked_in_the_next_poll() {
     let mut engine = asking();
     answer(&mut engine, Outcome::Applied);
     pause(&mut engine, 300, Some(WHY));
@@ -54,7 +54,7 @@ fn new_connections_are_not_capped_meanwhile() {
 #[test]
 fn congestion_control_goes_back_and_returns() {
     let background = Means {
-        control: Some("gives_way".to_owned()),
+        control: Some("yields".to_owned()),
         receive_window: false,
     };
     let mut engine = engine_with("", false, background);
@@ -72,20 +72,20 @@ fn congestion_control_goes_back_and_returns() {
             Input::Sockets(crate::sockets::Input::Outcomes(outcomes)),
         );
     };
-    let gives_way = vec![Value::from("gives_way")];
+    let yields = vec![Value::from("yields")];
     pass(&mut engine, 100);
     let set = by_hand::of_flow(0, Some(crate::model::Class::Background));
     let actions = engine.step(Duration::from_millis(150), by_hand::set(vec![set]));
-    assert_eq!(asked(&actions), gives_way);
+    assert_eq!(asked(&actions), yields);
     answer(&mut engine, 150);
     assert_eq!(asked(&pause(&mut engine, 1000, Some(WHY))), [Value::default()]);
     answer(&mut engine, 1000);
     assert_eq!(asked(&pass(&mut engine, 2000)), []);
-    assert_eq!(asked(&pause(&mut engine, 3000, None)), gives_way);
+    assert_eq!(asked(&pause(&mut engine, 3000, None)), yields);
 }
 
 #[test]
-fn the_queue_is_taken_down_and_put_up_again_also_on_a_link_that_changes_meanwhile() {
+fn the_queue_is_taken_down_and_install_again_also_on_a_link_that_changes_meanwhile() {
     let config = Config::parse("[link]\nrate_mbit = 10.0").unwrap();
     let backends = Backends {
         htb: Ok(()),
@@ -139,7 +139,7 @@ fn the_queue_is_taken_down_and_put_up_again_also_on_a_link_that_changes_meanwhil
         outcome: Ok(()),
     });
     engine.step(at(4), done);
-    assert_eq!(engine.status(at(5)).queue.why, WHY);
+    assert_eq!(engine.status(at(5)).queue.reason, WHY);
     assert!(requests(engine.step(at(6), Input::Queue(crate::queue::Input::Uplinks(vec![uplink(1400)])))).is_empty());
     assert_eq!(requests(pause(&mut engine, 7, None)), [true]);
 }
@@ -157,7 +157,7 @@ fn what_another_tool_sets_after_a_pause_is_told_by_the_policys_rule() {
             unsent_bytes: 0,
             ..upload()
         }];
-        let pass = Input::Pass {
+        let pass = Input::Poll {
             flows,
             complete: false,
             queues: Default::default(),
@@ -174,6 +174,6 @@ fn what_another_tool_sets_after_a_pause_is_told_by_the_policys_rule() {
     let found = Value::Number(33);
     answer(&mut engine, Outcome::Foreign { found });
     let change = engine.changes().pop().unwrap().change;
-    assert!(change.why.contains("another tool"), "{change}");
+    assert!(change.reason.contains("another tool"), "{change}");
     assert_eq!(change.rule, policys, "{change}");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which handler of requests is raised, which is lowered, and which chain is barred.
+//! Which handler of requests is raised, which is lowered, and which chain is suspended.
 
 use super::*;
 use crate::priority::chain::THREADS_KEPT;
@@ -35,8 +35,8 @@ fn look(machine: &mut Machine, at: Duration, until: Option<Duration>, is_awake: 
     machine.priority.step(machine.now, Input::Handlers(vec![seen]))
 }
 
-fn why(machine: &Machine) -> String {
-    machine.priority.status(machine.now).changes[0].change.why.clone()
+fn reason(machine: &Machine) -> String {
+    machine.priority.status(machine.now).changes[0].change.reason.clone()
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn one_that_computes_beyond_the_deadline_is_lowered() {
     assert_eq!(lowered, [Action::Lower { tid: TID }]);
     machine.carry_out(lowered);
     assert!(machine.priority.raised().is_empty() && !machine.priority.is_active());
-    assert!(why(&machine).contains("after its request's deadline"));
+    assert!(reason(&machine).contains("after its request's deadline"));
 }
 
 #[test]
@@ -73,12 +73,12 @@ fn other_work_lowers_and_the_next_request_raises_again() {
 fn however_many_requests_come_a_chain_has_its_share_and_no_more() {
     let mut machine = raised();
     // Always within a deadline: a flood of requests. All of the CPU, where half is allowed.
-    let barred = (1..=100).find_map(|step| {
+    let suspended = (1..=100).find_map(|step| {
         let at = JUDGED_EVERY * step;
         let actions = look(&mut machine, at, Some(at + ms(5)), true, at);
         (!actions.is_empty()).then_some((at, actions))
     });
-    let (at, actions) = barred.expect("a chain that uses a whole CPU is barred");
+    let (at, actions) = suspended.expect("a chain that uses a whole CPU is suspended");
     // A full credit of half a second, refilled at half a CPU's rate.
     assert!((ms(960)..=ms(1020)).contains(&at), "{at:?}");
     let (service, until) = (SERVICE, machine.now + WINDOW);
@@ -103,7 +103,7 @@ fn requests_and_other_work_in_turns_cannot_keep_giveway_busy() {
         !is_raised
     });
     // Half a CPU is its share, and so is half a CPU of what raising and lowering take.
-    let changes = changes.expect("a chain whose changes take a whole CPU is barred");
+    let changes = changes.expect("a chain whose changes take a whole CPU is suspended");
     assert!((8_000..9_000).contains(&changes), "{changes}");
 }
 
@@ -128,10 +128,10 @@ fn a_thread_that_ended_or_could_not_be_raised_is_not_looked_at() {
     assert!(machine.priority.status(machine.now).chains[0].threads.is_empty());
     request(&mut machine, TID);
     let outcome = Err("the kernel refused".to_owned());
-    let barred = machine.priority.step(machine.now, Input::Raised { tid: TID, outcome });
-    assert!(matches!(barred[..], [Action::Bar { .. }]), "{barred:?}");
+    let suspended = machine.priority.step(machine.now, Input::Raised { tid: TID, outcome });
+    assert!(matches!(suspended[..], [Action::Bar { .. }]), "{suspended:?}");
     assert!(machine.priority.raised().is_empty());
-    assert_eq!(why(&machine), "the kernel refused");
+    assert_eq!(reason(&machine), "the kernel refused");
 }
 
 #[test]
@@ -173,5 +173,5 @@ fn what_a_thread_used_until_its_end_is_counted() {
     let mut machine = raised();
     machine.give_input(Input::HandlerEnded { tid: TID, cpu: ms(900) });
     assert!(machine.priority.status(machine.now).chains[0].threads.is_empty());
-    assert!(machine.barred > machine.now, "it has used more than its share");
+    assert!(machine.suspended > machine.now, "it has used more than its share");
 }

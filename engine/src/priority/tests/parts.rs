@@ -39,7 +39,7 @@ fn a_flood_makes_napi_threads_pay_before_any_rule() {
     assert_eq!(status.budget.used_by_napi_ms, 0, "it has paid");
     let change = machine.changes().pop().unwrap().change;
     assert!(
-        change.why.contains("total_percent") && change.rule == "[receive]",
+        change.reason.contains("total_percent") && change.rule == "[receive]",
         "{change}"
     );
     // A second later they have another try.
@@ -55,10 +55,10 @@ fn a_flood_of_requests_makes_the_chain_pay_before_any_rule() {
     let mut machine = with_all_parts();
     until_it_is_less(&mut machine, 0.65, 0.49, NONE);
     assert!(machine.raised.is_empty() && machine.is_napi_raised && machine.pids() == [1, 2]);
-    assert!(machine.barred > machine.now, "whatever arrives");
+    assert!(machine.suspended > machine.now, "whatever arrives");
     let status = machine.priority.status(machine.now);
-    assert!(status.chains[0].barred_ms > 0 && !status.chains[0].threads[0].raised);
-    assert!(status.changes[0].change.why.contains("total_percent"));
+    assert!(status.chains[0].suspended_ms > 0 && !status.chains[0].threads[0].raised);
+    assert!(status.changes[0].change.reason.contains("total_percent"));
 }
 
 #[test]
@@ -91,10 +91,10 @@ fn finds(priority: &mut Priority, pids: &[u32]) -> Vec<Action> {
     priority.step(ms(100_000), input)
 }
 
-fn refused(tid: u32, why: &str) -> RefusedThread {
+fn refused(tid: u32, reason: &str) -> RefusedThread {
     RefusedThread {
         tid,
-        why: why.to_owned(),
+        reason: reason.to_owned(),
     }
 }
 
@@ -146,7 +146,7 @@ fn a_napi_thread_that_cannot_be_raised_keeps_no_other_from_it() {
     machine.give_input(Input::NapiRaised { cpu, refused });
     let status = machine.priority.status(machine.now);
     assert!(status.napi.unwrap().raised);
-    assert_eq!(status.degraded, ["NAPI thread 10 is not raised: it has ended"]);
+    assert_eq!(status.warnings, ["NAPI thread 10 is not raised: it has ended"]);
     until_it_is_less(&mut machine, NONE, NONE, 1.0);
     assert!(!machine.is_napi_raised, "the other one is watched");
 }
@@ -229,7 +229,7 @@ fn chains_and_napi_threads_gain_a_rule_that_spins_no_time() {
             assert!(machine.now < start + ms(2_000), "it spins still");
         }
         assert!(!machine.is_napi_raised && machine.raised.is_empty(), "everything goes");
-        assert!(machine.barred >= machine.now + HOLD);
+        assert!(machine.suspended >= machine.now + HOLD);
         machine.now - start
     };
     assert_eq!(took(NONE, NONE), ms(400));
@@ -258,10 +258,10 @@ fn starvation_takes_everything_back_and_names_the_process_that_used_most() {
     machine.compute(3, |pid| if pid == 1 { 0.7 } else { 0.1 });
     machine.starve(ms(450));
     assert!(machine.granted.is_empty() && !machine.is_napi_raised && machine.raised.is_empty());
-    let why = machine.why(1);
+    let reason = machine.reason(1);
     assert!(
-        why.contains("CPU 1") && why.contains("450 ms") && why.contains("/bin/a (pid 1"),
-        "{why}"
+        reason.contains("CPU 1") && reason.contains("450 ms") && reason.contains("/bin/a (pid 1"),
+        "{reason}"
     );
     let is_anything_given = |machine: &mut Machine, pid| {
         machine.report_usage();
@@ -281,12 +281,14 @@ fn a_process_that_a_rule_has_granted_keeps_the_rules_priority() {
     // A thread of process 1 that has no real time yet, or was refused it.
     assert!(!machine.request(11));
     let changes = machine.priority.status(machine.now).changes;
-    let of_rule = changes.iter().find(|latest| latest.change.why.contains("rule decides"));
+    let of_rule = changes
+        .iter()
+        .find(|latest| latest.change.reason.contains("rule decides"));
     assert!(of_rule.is_some_and(|latest| !latest.change.made), "{changes:?}");
     assert_eq!(machine.pids(), [1, 2]);
     assert!(machine.request(31), "the service's other handlers go on");
     // However many requests a stranger sends, the chain pays for them.
-    let asked = (0..100_000).take_while(|_| !machine.request(11) && machine.barred <= machine.now);
+    let asked = (0..100_000).take_while(|_| !machine.request(11) && machine.suspended <= machine.now);
     assert!((1..10_000).contains(&asked.count()));
 }
 

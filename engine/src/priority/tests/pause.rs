@@ -26,8 +26,8 @@ fn everything_goes_and_comes_back() {
     machine.pause();
     assert!(machine.granted.is_empty() && machine.raised.is_empty() && !machine.is_napi_raised);
     let changes = machine.log.to_vec();
-    assert!(changes.iter().any(|latest| latest.change.why == WHY), "{changes:?}");
-    assert!(!machine.request(31), "its chain is barred");
+    assert!(changes.iter().any(|latest| latest.change.reason == WHY), "{changes:?}");
+    assert!(!machine.request(31), "its chain is suspended");
     assert!(!machine.start(2, "/camera"), "nothing is given meanwhile");
     for _ in 0..30 {
         machine.run(TICK, &|_| 0.0, 0.0, 0.0);

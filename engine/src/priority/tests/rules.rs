@@ -13,7 +13,7 @@ fn what_a_rule_matches_is_granted_and_the_first_rule_counts() {
     assert!(!machine.start(2, "/bin/b"));
     let change = machine.changes().pop().unwrap().change;
     assert_eq!(
-        (change.old, change.new, change.why.as_str()),
+        (change.old, change.new, change.reason.as_str()),
         ("OTHER".into(), "FIFO 20".into(), "the rule matches it")
     );
 }
@@ -36,7 +36,7 @@ fn one_that_ends_before_it_can_be_told_whether_it_has_it_is_neither_granted_nor_
     let status = machine.priority.status(machine.now);
     let counters = &status.counters;
     assert_eq!((counters.granted, counters.failed, counters.ended_before), (0, 0, 1));
-    assert!(status.held.is_empty() && machine.changes().is_empty());
+    assert!(status.processes.is_empty() && machine.changes().is_empty());
 }
 
 #[test]
@@ -90,10 +90,10 @@ fn a_user_within_the_budget_of_a_grant_costs_no_rule_of_roots_its_priority() {
         [1],
         "nor does the user's other process go on in its place"
     );
-    let why = machine.why(2);
+    let reason = machine.reason(2);
     assert!(
-        why.contains("could not run for 400 ms, and uid 1000 used 180 ms"),
-        "{why}"
+        reason.contains("could not run for 400 ms, and uid 1000 used 180 ms"),
+        "{reason}"
     );
     machine.compute(1, |_| 0.4);
     machine.starve(Duration::ZERO);
@@ -144,7 +144,7 @@ fn an_exec_is_judged_again_and_may_lose_or_keep_what_it_had() {
     assert!(machine.start(1, "/bin/a"));
     assert_eq!(machine.grants, 1, "what it had it keeps, without a second grant");
     assert!(!machine.start(1, "/bin/b"));
-    assert!(machine.why(1).contains("/bin/b"), "{}", machine.why(1));
+    assert!(machine.reason(1).contains("/bin/b"), "{}", machine.reason(1));
 }
 
 #[test]
@@ -155,8 +155,11 @@ fn a_spinner_is_ordinary_within_a_window_and_stays_so_over_exec() {
     assert!(machine.granted.contains_key(&id(1)), "400 ms of 500 are 80%");
     machine.compute(1, |_| 1.0);
     assert!(machine.granted.is_empty());
-    let why = machine.why(1);
-    assert!(why.contains("500 ms of CPU in the last 500 ms, of 500 ms"), "{why}");
+    let reason = machine.reason(1);
+    assert!(
+        reason.contains("500 ms of CPU in the last 500 ms, of 500 ms"),
+        "{reason}"
+    );
     assert!(!machine.start(1, "/bin/a"), "an exec is no new start");
     machine.now += WINDOW_OF_ALL;
     assert!(machine.start(2, "/bin/a"), "a new process is");
@@ -301,12 +304,12 @@ fn refusals_do_not_push_out_who_was_to_blame() {
     machine.compute(5, |_| 1.0);
     let granted = (2..1000).filter(|pid| machine.start(*pid, "/bin/a")).count();
     assert_eq!(granted, 0);
-    assert!(machine.why(1).contains("CPU") && machine.why(999).contains("overrun"));
+    assert!(machine.reason(1).contains("CPU") && machine.reason(999).contains("overrun"));
     assert!(
         machine
             .changes()
             .iter()
-            .all(|latest| latest.change.made == (latest.change.why == machine.why(1)))
+            .all(|latest| latest.change.made == (latest.change.reason == machine.reason(1)))
     );
 }
 
@@ -326,7 +329,7 @@ fn all_together_have_a_budget_too() {
         "those who use little do not pay: {left:?}"
     );
     let paid = machine.changes().pop().unwrap().change;
-    assert!(paid.why.contains("total_percent"), "{}", paid.why);
+    assert!(paid.reason.contains("total_percent"), "{}", paid.reason);
 }
 
 #[test]
@@ -389,7 +392,7 @@ fn threads_count_against_the_budget_of_tasks_and_later_ones_are_granted_until_th
         .collect();
     assert_eq!(later, [1, 1, 1, 0, 0, 0]);
     let change = machine.changes().pop().unwrap();
-    assert!(!change.change.made && change.change.why.contains("new threads get no real time"));
+    assert!(!change.change.made && change.change.reason.contains("new threads get no real time"));
     assert_eq!(change.times, 2, "granted, and recorded once that no more is")
 }
 
@@ -409,9 +412,9 @@ fn what_another_tool_has_changed_is_left_alone() {
     };
     // The actuator leaves alone what was changed; other threads do not keep what no budget counts any more.
     machine.give_input(usage);
-    assert!(machine.granted.is_empty() && machine.why(1).contains("another tool"));
+    assert!(machine.granted.is_empty() && machine.reason(1).contains("another tool"));
     assert_eq!(machine.changes().pop().unwrap().change.new, "RR 5".into());
-    assert_eq!(machine.priority.status(machine.now).counters.stepped_back, 1);
+    assert_eq!(machine.priority.status(machine.now).counters.conflict, 1);
 }
 
 #[test]
@@ -538,17 +541,17 @@ fn an_impossible_configuration_is_refused_with_its_key() {
         Priority::from_config(&config, 2, &names, false).map_err(|e| e.to_string())
     };
     let refused = |text: &str| read(text).unwrap_err();
-    assert!(refused("[[realtime]]\ncmdline = \"*\"").contains("realtime.exe"));
-    assert!(refused("[[realtime]]\nexe = \"camera\"").contains("absolute"));
-    assert!(refused("[[realtime]]\nuser = \"ghost\"").contains("no `ghost`"));
-    assert!(refused("[[realtime]]\nuser = \"robot\"\npriority = 49").contains("realtime.priority"));
-    assert!(refused("[[realtime]]\nuser = \"robot\"\ncpus = [2]").contains("no CPU 2"));
-    assert!(refused("[[realtime]]\nuser = \"robot\"\npolicy = \"deadline\"").contains("runtime_us"));
-    assert!(refused("[realtime_limits]\nmax_priority = 49").contains("max_priority"));
+    assert!(refused("[[priority]]\ncmdline = \"*\"").contains("priority.exe"));
+    assert!(refused("[[priority]]\nexe = \"camera\"").contains("absolute"));
+    assert!(refused("[[priority]]\nuser = \"ghost\"").contains("no `ghost`"));
+    assert!(refused("[[priority]]\nuser = \"robot\"\npriority = 49").contains("priority.priority"));
+    assert!(refused("[[priority]]\nuser = \"robot\"\ncpus = [2]").contains("no CPU 2"));
+    assert!(refused("[[priority]]\nuser = \"robot\"\npolicy = \"deadline\"").contains("runtime_us"));
+    assert!(refused("[priority_limits]\nmax_priority = 49").contains("max_priority"));
     assert!(refused("[[grant]]\nmax_priority = 5").contains("grant.user"));
-    let two = "[[realtime]]\nname = \"x\"\nuser = \"robot\"\n";
+    let two = "[[priority]]\nname = \"x\"\nuser = \"robot\"\n";
     assert!(refused(&two.repeat(2)).contains("given twice"));
-    let fine = "[[realtime]]\nuser = \"robot\"\npolicy = \"deadline\"\nruntime_us = 2000\nperiod_us = 10000";
+    let fine = "[[priority]]\nuser = \"robot\"\npolicy = \"deadline\"\nruntime_us = 2000\nperiod_us = 10000";
     let rules = read(fine).unwrap().rules();
     assert_eq!(rules[0].schedule.shown(), "DEADLINE 2000/10000/10000 us");
     assert_eq!(watched(&rules), (BTreeSet::new(), BTreeSet::from([1000])));
@@ -578,10 +581,10 @@ fn a_user_who_overruns_a_grant_again_and_again_waits_longer_for_less_each_time()
     assert_eq!(waits, [1_300, 2_200, 4_100, 8_100, 16_100, 32_100]);
     assert!(
         machine
-            .why(1_000)
+            .reason(1_000)
             .contains("uid 1000 has overrun the budget of its grant"),
         "{}",
-        machine.why(1_000)
+        machine.reason(1_000)
     );
 
     machine.now += Duration::from_secs(180);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Several links: each has its own rate and its own troubles; they come, go, and give way to each other.
+//! Several links: each has its own rate and its own troubles; they come, go, and yield to each other.
 
 use super::*;
 use crate::queue::{Backend, RootQdisc};
@@ -12,7 +12,7 @@ fn after(ms: u64) -> Duration {
 
 fn links(text: &str) -> Links {
     let backends = Backends {
-        qdisc: Ok(()),
+        bpf: Ok(()),
         htb: Ok(()),
         marks: Err("not looked for".to_owned()),
         dry_run: false,
@@ -63,7 +63,7 @@ fn left(uplink: Uplink) -> Uplink {
     }
 }
 
-/// By interface: the rate of the queue that is put up, in kbit/s, 0 where none is known; None where ours is to go.
+/// By interface: the rate of the queue that is installed, in kbit/s, 0 where none is known; None where ours is to go.
 fn asked(actions: &[LinkRequest]) -> Vec<(u32, Option<u64>)> {
     let rate = |plan: &Plan| plan.tuning.rate_bytes_per_s.unwrap_or(0) / 125;
     let of = |asked: &LinkRequest| match &asked.request {
@@ -80,7 +80,7 @@ fn succeed(links: &mut Links, now: Duration, actions: &[LinkRequest]) {
     }
 }
 
-/// Both are in force.
+/// Both are active.
 fn both(text: &str) -> Links {
     let mut links = links(text);
     let (_, actions) = links.observe(NOW, vec![wifi(), lte()], Some(2));
@@ -97,8 +97,8 @@ fn each_link_has_a_queue_with_its_own_rate() {
     let (changes, actions) = links.observe(NOW, vec![wifi(), lte()], Some(2));
     assert_eq!(asked(&actions), [(2, Some(20_000)), (3, Some(4_000))]);
     assert!(changes.is_empty());
-    let why = &links.views(NOW)[1].queue.why;
-    assert!(why.contains("by rate_mbit in [[uplink]]"), "{why}");
+    let reason = &links.views(NOW)[1].queue.reason;
+    assert!(reason.contains("by rate_mbit in [[uplink]]"), "{reason}");
 }
 
 #[test]
@@ -122,8 +122,8 @@ fn what_fails_on_one_is_tried_again_there_alone() {
     assert_eq!(links.next_try(), Some(after(1_000)));
     assert_eq!(asked(&links.try_again(after(1_000))), [(3, Some(4_000))]);
     assert_eq!(
-        links.views(NOW)[0].queue.in_force.as_ref().map(|plan| plan.backend),
-        Some(Backend::Qdisc)
+        links.views(NOW)[0].queue.installed.as_ref().map(|plan| plan.backend),
+        Some(Backend::Bpf)
     );
 }
 
@@ -141,7 +141,11 @@ fn a_link_whose_route_has_moved_keeps_its_queue_for_ten_seconds() {
     let gone = links.try_again(after(30_000));
     assert_eq!(asked(&gone), [(2, None)]);
     let change = links.conclude(after(30_000), 2, Ok(())).0.unwrap();
-    assert!(change.why.contains("wlan0 is no longer managed"), "{}", change.why);
+    assert!(
+        change.reason.contains("wlan0 is no longer managed"),
+        "{}",
+        change.reason
+    );
     assert_eq!(links.views(after(30_000)).len(), 1);
     assert_eq!(links.next_try(), None);
 }
@@ -171,7 +175,7 @@ fn a_link_that_comes_and_goes_waits_longer_each_time() {
         let mut asked_for = asked(&actions);
         if wait_ms > 0 {
             assert_eq!(asked_for, []);
-            assert!(links.views(now)[0].queue.why.contains("comes and goes"));
+            assert!(links.views(now)[0].queue.reason.contains("comes and goes"));
             now += Duration::from_millis(wait_ms);
             assert_eq!(links.next_try(), Some(now));
             asked_for = asked(&links.try_again(now));
@@ -205,7 +209,7 @@ fn what_another_tool_put_on_one_link_stays_there_even_after_it_left() {
     );
     let (_, actions) = links.observe(after(11_000), vec![theirs(true), ours(lte())], Some(2));
     assert!(asked(&actions).iter().all(|(_, queue)| queue.is_none()), "{actions:?}");
-    assert!(links.views(NOW)[0].queue.why.contains("another tool"));
+    assert!(links.views(NOW)[0].queue.reason.contains("another tool"));
     let down = Uplink {
         up: false,
         ..theirs(false)

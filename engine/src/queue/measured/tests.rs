@@ -78,7 +78,7 @@ fn a_rate_is_promised_by_where_the_link_was_filled_for_ten_of_the_last_twenty_se
     assert!(promises[first..=last].iter().all(|promise| *promise));
 }
 
-/// 10 Mbit/s are filled; beside it another socket shows what it will, by the number of the pass. The rate and whether it is promised by.
+/// 10 Mbit/s are filled; beside it another socket shows what it will, by the number of the poll. The rate and whether it is promised by.
 fn beside(mut other: impl FnMut(u64, &mut Socket)) -> (f64, bool) {
     let mut measured = Measured::default();
     let of = |cookie| Socket {
@@ -236,7 +236,7 @@ fn kept_beside(other: Load) -> f64 {
 }
 
 #[test]
-fn a_far_end_that_hardly_acknowledges_takes_no_rate_from_others() {
+fn a_remote_host_that_hardly_acknowledges_takes_no_rate_from_others() {
     for (packets, every_ms) in [
         (200, 12),
         (300, 200),
@@ -251,9 +251,9 @@ fn a_far_end_that_hardly_acknowledges_takes_no_rate_from_others() {
 }
 
 #[test]
-fn a_far_end_that_is_slower_than_the_link_takes_little_from_others() {
+fn a_remote_host_that_is_slower_than_the_link_takes_little_from_others() {
     for (mbit, least) in [(0.5, 0.9), (1.0, 0.9), (2.0, 0.75), (4.0, 0.9), (8.0, 0.9)] {
-        let kept = kept_beside(Load::SlowFarEnd {
+        let kept = kept_beside(Load::SlowRemoteHost {
             round_trip_ms: 40,
             mbit,
         });
@@ -288,8 +288,8 @@ fn beside_a_stranger_ours_keeps_half_of_what_it_has_without_us() {
     assert!(mean >= 0.5, "{mean:.2} of plain's, by round trip {kept:.2?}");
 }
 
-/// An upload of five seconds to a far end that takes 0.36 of the link's 10 Mbit/s, and for two minutes after it 1 Mbit/s that tells
-/// nothing: UDP, or the acknowledgements of a download, with so many requests in each pass. What of that is sent in the end.
+/// An upload of five seconds to a remote host that takes 0.36 of the link's 10 Mbit/s, and for two minutes after it 1 Mbit/s that tells
+/// nothing: UDP, or the acknowledgements of a download, with so many requests in each poll. What of that is sent in the end.
 fn sent_after_a_slow_upload_mbit(requests: u32) -> f64 {
     let mut measured = Measured::default();
     let mut upload = Socket {
@@ -336,10 +336,10 @@ fn sent_after_a_slow_upload_mbit(requests: u32) -> f64 {
 }
 
 #[test]
-fn what_a_slow_far_end_told_holds_nobody_back_for_good_who_tells_nothing() {
+fn what_a_slow_remote_host_told_holds_nobody_back_for_good_who_tells_nothing() {
     for requests in [0, 1] {
         let mbit = sent_after_a_slow_upload_mbit(requests);
-        assert!(mbit > 0.9, "{mbit:.3} of 1 Mbit/s, beside {requests} requests a pass");
+        assert!(mbit > 0.9, "{mbit:.3} of 1 Mbit/s, beside {requests} requests a poll");
     }
 }
 
@@ -384,8 +384,8 @@ fn one_with_a_fifteen_times_longer_path_breaks_four_in_ten_promises_at_most() {
     }
 }
 
-/// Nothing waits, and all that may be sent is: what the rate is after so long, by how often there is a pass.
-fn raised_mbit(pass_ms: u64, for_ms: u64) -> f64 {
+/// Nothing waits, and all that may be sent is: what the rate is after so long, by how often there is a poll.
+fn raised_mbit(poll_ms: u64, for_ms: u64) -> f64 {
     let mut measured = Measured::default();
     let mut socket = Socket {
         cookie: Cookie(1),
@@ -398,21 +398,21 @@ fn raised_mbit(pass_ms: u64, for_ms: u64) -> f64 {
     let mut sent = 0.0;
     // A queue tells the rate, and is gone from then on.
     const TOLD_MS: u64 = 3_000;
-    for now_ms in (0..TOLD_MS + for_ms).step_by(pass_ms as usize) {
+    for now_ms in (0..TOLD_MS + for_ms).step_by(poll_ms as usize) {
         let paced = measured.paced_bytes_per_s().filter(|_| now_ms >= TOLD_MS);
         let rate = paced.unwrap_or(1_250_000.0);
-        sent += rate * pass_ms as f64 / 1e3;
+        sent += rate * poll_ms as f64 / 1e3;
         socket.in_flight_bytes = paced.map_or(35_000, |rate| (rate * 0.02) as u64);
         socket.delivered_segments = (sent / 1_514.0) as u32;
         socket.acked_bytes = u64::from(socket.delivered_segments) * 1_448;
         let passed = tcp(sent as u64);
         measured.observe(Duration::from_millis(now_ms), &[socket], passed);
     }
-    measured.view().rate_bytes_per_s.expect("found") as f64 / 125e3
+    measured.view().rate_bytes_per_s.expect("estimated") as f64 / 125e3
 }
 
 #[test]
 fn a_rate_rises_as_fast_however_often_it_is_looked_at() {
-    let [by_ten, by_hundred] = [100, 10].map(|pass_ms| raised_mbit(pass_ms, 800));
+    let [by_ten, by_hundred] = [100, 10].map(|poll_ms| raised_mbit(poll_ms, 800));
     assert!(by_hundred < 1.5 * by_ten, "{by_hundred} in place of {by_ten} Mbit/s");
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::network::tests::upload;
 
-const PASS_MS: u64 = 100;
+const POLL_MS: u64 = 100;
 
 fn seen(receiving: &mut Receiving, ms: u64, bytes: u64, rtt_ms: u32) {
     let flow = Flow {
@@ -17,8 +17,8 @@ fn seen(receiving: &mut Receiving, ms: u64, bytes: u64, rtt_ms: u32) {
 
 /// So many bytes a second for so long.
 fn download(receiving: &mut Receiving, from_ms: u64, seconds: u64, rate: u64) {
-    for pass in 0..=seconds * 1_000 / PASS_MS {
-        let passed_ms = pass * PASS_MS;
+    for pass in 0..=seconds * 1_000 / POLL_MS {
+        let passed_ms = pass * POLL_MS;
         seen(receiving, from_ms + passed_ms, 1_000 + rate * passed_ms / 1_000, 100);
     }
 }
@@ -66,7 +66,7 @@ fn the_least_round_trip_is_that_of_the_handshake_too() {
     let mut receiving = Receiving::default();
     seen(&mut receiving, 0, 0, 0);
     assert_eq!(receiving.rtts(), None);
-    // Less than half of that is the far end's word alone.
+    // Less than half of that is the remote host's word alone.
     for (rtt_ms, least_ms) in [(120, 90), (85, 85), (400, 85), (1, 45)] {
         seen(&mut receiving, 100, 0, rtt_ms);
         let rtts = [rtt_ms.into(), least_ms].map(Duration::from_millis);
@@ -88,7 +88,7 @@ fn the_pause_of_a_server_is_no_round_trip() {
     download(&mut receiving, 0, 2, 1_000_000);
     // 60 kB each half second; the kernel's mean has the pauses in it.
     for pass in 1..50 {
-        let ms = 2_000 + pass * PASS_MS;
+        let ms = 2_000 + pass * POLL_MS;
         seen(
             &mut receiving,
             ms,
@@ -100,7 +100,7 @@ fn the_pause_of_a_server_is_no_round_trip() {
     }
     // What grows while data comes is a queue.
     for pass in 0..30 {
-        seen(&mut receiving, 7_000 + pass * PASS_MS, 4_000_000 + pass * 50_000, 400);
+        seen(&mut receiving, 7_000 + pass * POLL_MS, 4_000_000 + pass * 50_000, 400);
     }
     assert_eq!(receiving.rtts().map(|(rtt, _)| rtt), Some(Duration::from_millis(400)));
 }
@@ -111,7 +111,7 @@ fn before_a_round_trip_is_known_nothing_is_a_pause() {
     for pass in 0..20 {
         seen(
             &mut receiving,
-            pass * PASS_MS,
+            pass * POLL_MS,
             pass / 5 * 60_000,
             if pass < 6 { 0 } else { 600 },
         );
@@ -125,7 +125,7 @@ fn what_comes_in_one_piece_each_round_trip_is_no_pause() {
     for pass in 0..60 {
         seen(
             &mut receiving,
-            pass * PASS_MS,
+            pass * POLL_MS,
             pass / 5 * 60_000,
             if pass < 30 { 500 } else { 600 },
         );

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When a cap is written, raised, lowered and lifted.
+//! When a cap is written, raised, lowered and cleared.
 
 use super::*;
 
-const ONCE_A_PASS: Terms = Terms {
+const ONCE_A_POLL: Terms = Terms {
     sharing: Sharing {
         devices: 1,
         connections: 1,
     },
     settled_within: 16,
     may_raise: true,
-    lifts_at_once: false,
+    clears_at_once: false,
 };
 const BETWEEN: Terms = Terms {
     may_raise: false,
-    ..ONCE_A_PASS
+    ..ONCE_A_POLL
 };
 
 #[test]
@@ -24,15 +24,15 @@ fn lowering_is_immediate() {
 
 #[test]
 fn nothing_is_written_without_need() {
-    assert_eq!(next_cap(Some(43), Some(43), ONCE_A_PASS, 43), None);
-    assert_eq!(next_cap(None, None, ONCE_A_PASS, 43), None);
+    assert_eq!(next_cap(Some(43), Some(43), ONCE_A_POLL, 43), None);
+    assert_eq!(next_cap(None, None, ONCE_A_POLL, 43), None);
 }
 
 #[test]
 fn raising_takes_steps_and_arrives() {
     let mut cap = 43;
     let mut steps = 0;
-    while let Some(Some(higher)) = next_cap(Some(cap), Some(346), ONCE_A_PASS, cap) {
+    while let Some(Some(higher)) = next_cap(Some(cap), Some(346), ONCE_A_POLL, cap) {
         assert!(higher <= cap * 5 / 4 + 1);
         cap = higher;
         steps += 1;
@@ -43,15 +43,15 @@ fn raising_takes_steps_and_arrives() {
 
 #[test]
 fn lifting_goes_on_until_the_cap_no_longer_holds() {
-    assert_eq!(next_cap(Some(43), None, ONCE_A_PASS, 43), Some(Some(53)));
-    assert_eq!(next_cap(Some(86), None, ONCE_A_PASS, 43), Some(None));
+    assert_eq!(next_cap(Some(43), None, ONCE_A_POLL, 43), Some(Some(53)));
+    assert_eq!(next_cap(Some(86), None, ONCE_A_POLL, 43), Some(None));
 }
 
 #[test]
-fn a_cap_of_who_is_back_is_lifted_at_once() {
+fn a_cap_of_who_is_back_is_cleared_at_once() {
     let at_once = Terms {
-        lifts_at_once: true,
-        ..ONCE_A_PASS
+        clears_at_once: true,
+        ..ONCE_A_POLL
     };
     assert_eq!(next_cap(Some(43), None, at_once, 43), Some(None));
 }
@@ -69,7 +69,7 @@ fn a_wish_that_trembles_is_settled() {
     let settled = |sharing_now, wanted| {
         let terms = Terms {
             sharing: sharing_now,
-            ..ONCE_A_PASS
+            ..ONCE_A_POLL
         };
         settle(Some((sharing, Value::Number(100))), terms, Value::Number(wanted))
     };

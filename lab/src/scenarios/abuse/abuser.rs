@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use giveway_engine::model::{CaState, Class};
-use giveway_engine::peers::codec::{MAX_DOUBTS, MAX_SENDERS, Purpose, Report, Sender, UNLIMITED_KBIT};
+use giveway_engine::peers::codec::{MAX_CHALLENGED, MAX_SENDERS, Purpose, Report, Sender, UNLIMITED_KBIT};
 use giveway_engine::peers::seal::{Keyring, VERSION};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::time::ClockId;
@@ -27,7 +27,7 @@ use crate::traffic::realtime::{PACKET_BYTES, monotonic_ns, send_due, send_with_d
 
 pub const GRANTED_UID: u32 = 4_243;
 const UNTRUSTED_UID: u32 = 4_242;
-/// On the link, beside the honest neighbour's.
+/// On the link, beside the honest peer's.
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 9);
 const GROUP_PORT: u16 = 339;
 const SOCKETS: usize = 64;
@@ -234,7 +234,7 @@ fn add_rules(control: &str) {
 fn spin_with_priority(about: &AbuserOptions) {
     while goes_on() {
         let mut command = Command::new(&about.giveway);
-        command.args("exec --realtime 10 -- timeout 2 sh -c".split(' '));
+        command.args("exec --priority 10 -- timeout 2 sh -c".split(' '));
         command.arg("while :; do :; done");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let _ = command.status();
@@ -297,8 +297,8 @@ fn worst_report(number: u64, random: &mut impl Rng) -> Result<Vec<u8>> {
         counter: number,
         interval_ms: 600_000,
         purpose: Purpose::Asking,
-        doubts: vec![0; MAX_DOUBTS],
-        echoes: vec![],
+        challenged: vec![0; MAX_CHALLENGED],
+        responses: vec![],
         senders: vec![sender; MAX_SENDERS],
     };
     Ok(report.encode()?)

@@ -41,7 +41,7 @@ const SERVICE_PRIORITY: u64 = 60;
 const SERVICE_PERIOD_US: u64 = 5_000;
 /// From the start of the abuse until what it does counts; memory that the daemon needs for it is there by then.
 const SETTLED_S: f64 = 5.0;
-const BELIEVED_WITHIN: Duration = Duration::from_secs(20);
+const AUTHENTICATED_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 pub struct Abuse {
@@ -119,7 +119,7 @@ impl Abuse {
 }
 
 impl Abuse {
-    /// At both ends, so that each has an honest neighbour.
+    /// At both ends, so that each has an honest peer.
     fn start_daemons(&self, wire: &Wire, key: &str, run: &Run) -> Result<Vec<Daemon>> {
         if !self.has_giveway {
             // Few hosts that are virtual machines have the fair one.
@@ -146,8 +146,8 @@ impl Abuse {
             near.wait_until_queueing(&wire.sender)?;
         }
         let far = start(&wire.receiver, &silent, "far")?;
-        wait_until("the daemons to believe each other", BELIEVED_WITHIN, || {
-            Ok(believes(&answers::status(&wire.sender)?, RECEIVER_ADDRESS))
+        wait_until("the daemons to authenticate each other", AUTHENTICATED_WITHIN, || {
+            Ok(authenticates(&answers::status(&wire.sender)?, RECEIVER_ADDRESS))
         })?;
         Ok(vec![near, far])
     }
@@ -234,11 +234,11 @@ fn describe_deadlines(outcome: &mut Outcome, point: &str, link: &Link, counts: S
 
 fn describe_group(outcome: &mut Outcome, point: &str, status: &Status) {
     outcome.set(point, "expired", status.network.reports.counters.expired as f64);
-    let is_honest = f64::from(u8::from(believes(status, RECEIVER_ADDRESS)));
-    outcome.set(point, "believed_at_end", is_honest);
+    let is_honest = f64::from(u8::from(authenticates(status, RECEIVER_ADDRESS)));
+    outcome.set(point, "authenticated_at_end", is_honest);
 }
 
-fn believes(status: &Status, address: &str) -> bool {
-    let mut neighbours = status.network.neighbours.iter();
-    neighbours.any(|neighbour| neighbour.believed && neighbour.address.to_string() == address)
+fn authenticates(status: &Status, address: &str) -> bool {
+    let mut peers = status.network.peers.iter();
+    peers.any(|peer| peer.authenticated && peer.address.to_string() == address)
 }

@@ -56,7 +56,7 @@ pub struct Chain {
 pub struct Parts {
     /// Deadlines in the queue, with admission, on both ends.
     pub queue: bool,
-    /// The service is real time all the time, as a [[realtime]] rule makes it.
+    /// The service is real time all the time, as a [[priority]] rule makes it.
     pub priority: bool,
     /// Threaded NAPI at a priority, on both ends.
     pub receive: bool,
@@ -120,8 +120,8 @@ impl Chain {
             outcome.set(name, metric, mbit);
         }
         if self.parts.wake {
-            let (raises, degraded) = answers::raises(&wire.receiver, &run.file("-why.json"))?;
-            outcome.set(name, "degraded", degraded as f64);
+            let (raises, warnings) = answers::raises(&wire.receiver, &run.file("-why.json"))?;
+            outcome.set(name, "warnings", warnings as f64);
             outcome.set(name, "raises", raises as f64);
         }
         daemons.iter_mut().try_for_each(Daemon::stop)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What else giveway changes on a station, besides caps: the queue, the congestion control of a background connection, the
-//! limits that this has in both directions, with the devices that what is limited takes a detour by, a process that a rule gives real-time priority, one that a rule makes nice, and a thread that handles requests of a
-//! [[chain]]. Input: the station and its server. Output: what is in force, and what is left of it, by what the kernel says
+//! limits that this has in both directions, with the devices that what is limited takes a detour by, a process that a rule gives real-time priority, one that a rule renices, and a thread that handles requests of a
+//! [[chain]]. Input: the station and its server. Output: what is active, and what is left of it, by what the kernel says
 //! and not giveway. (The station's TAP device has no NAPI threads and no settings of
 //! `[receive]`: `daemon/tests/daemon/receive.rs` has those, on veth.)
 
@@ -43,7 +43,7 @@ pub struct Changes {
 
 /// Which changes were there.
 #[derive(Default)]
-pub struct InForce {
+pub struct Installed {
     pub queue: bool,
     pub control: bool,
     pub rule: bool,
@@ -64,7 +64,7 @@ impl Changes {
         }
         let mut configuration = cap_configuration(cap, &raw.join("group.key"));
         configuration["link"] = json!({"rate_mbit": RATE_MBIT});
-        configuration["realtime"] = json!([{"exe": granted, "priority": PRIORITY}]);
+        configuration["priority"] = json!([{"exe": granted, "priority": PRIORITY}]);
         configuration["chain"] = json!([{"local_port": PORT, "budget_ms": 10.0, "priority": HANDLER_PRIORITY}]);
         configuration["rule"] = json!([
             {"local_port": BACKGROUND_PORT, "class": "background", "rate_limit_mbit": LIMIT_MBIT},
@@ -88,8 +88,8 @@ impl Changes {
         Ok(())
     }
 
-    pub fn in_force(&self, at: &Namespace) -> Result<InForce> {
-        Ok(InForce {
+    pub fn installed(&self, at: &Namespace) -> Result<Installed> {
+        Ok(Installed {
             queue: queue(at)? != self.queue_before,
             control: String::from_utf8_lossy(&at.run("ss", "-tinOH")?.stdout).contains(CONTROL),
             rule: is_realtime(self.program.id()),

@@ -19,7 +19,7 @@ use crate::interrupt::{wait_for, wait_until};
 use crate::meter::threads;
 use crate::namespace::Namespace;
 
-/// The guardian has to see that a stopped daemon shows no sign of life, and the daemon that of a stopped guardian.
+/// The watchdog has to see that a stopped daemon shows no sign of life, and the daemon that of a stopped watchdog.
 pub const HANG: Duration = Duration::from_secs(6);
 /// Longer than this after a death and it is a failure.
 const DEATH: Duration = Duration::from_secs(1);
@@ -32,10 +32,10 @@ const AT_ONCE: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ending {
     Killed,
-    /// The guardian too, and `giveway revert` has to undo.
+    /// The watchdog too, and `giveway revert` has to undo.
     BothKilled,
-    /// The same, with a guardian that was stopped before.
-    GuardianStoppedBothKilled,
+    /// The same, with a watchdog that was stopped before.
+    WatchdogStoppedBothKilled,
     Stopped,
     Aborted,
     OutOfMemory,
@@ -45,8 +45,8 @@ pub enum Ending {
     StateReadOnly,
     StateFull,
     /// Replaced, before the daemon is killed.
-    GuardianStopped,
-    GuardianKilled,
+    WatchdogStopped,
+    WatchdogKilled,
     /// Somebody deletes, or sets down, the devices that what is limited takes a detour by; the daemon is killed meanwhile.
     DetourDeleted,
     DetourDown,
@@ -55,7 +55,7 @@ pub enum Ending {
 /// All but the plain kill, each with the name of its variant.
 pub const OTHERS: [(&str, Ending); 13] = [
     ("both", Ending::BothKilled),
-    ("guardian-stopped-both", Ending::GuardianStoppedBothKilled),
+    ("watchdog-stopped-both", Ending::WatchdogStoppedBothKilled),
     ("stopped", Ending::Stopped),
     ("aborted", Ending::Aborted),
     ("out-of-memory", Ending::OutOfMemory),
@@ -63,8 +63,8 @@ pub const OTHERS: [(&str, Ending); 13] = [
     ("out-of-descriptors", Ending::OutOfDescriptors),
     ("state-read-only", Ending::StateReadOnly),
     ("state-full", Ending::StateFull),
-    ("guardian-stopped", Ending::GuardianStopped),
-    ("guardian-killed", Ending::GuardianKilled),
+    ("watchdog-stopped", Ending::WatchdogStopped),
+    ("watchdog-killed", Ending::WatchdogKilled),
     ("detour-deleted", Ending::DetourDeleted),
     ("detour-down", Ending::DetourDown),
 ];
@@ -79,7 +79,7 @@ impl Ending {
     }
 
     pub fn needs_revert(self) -> bool {
-        matches!(self, Ending::BothKilled | Ending::GuardianStoppedBothKilled)
+        matches!(self, Ending::BothKilled | Ending::WatchdogStoppedBothKilled)
     }
 
     /// Before the daemon starts.
@@ -89,7 +89,7 @@ impl Ending {
             .transpose()
     }
 
-    /// Returns the moment of the death, or of what is to be taken for one. `replaced_s` is how long a guardian took to be.
+    /// Returns the moment of the death, or of what is to be taken for one. `replaced_s` is how long a watchdog took to be.
     pub fn bring_about(
         self,
         daemon: &mut Daemon,
@@ -99,10 +99,10 @@ impl Ending {
         let mut ended = DaemonEnd::default();
         match self {
             Ending::Killed => {}
-            Ending::BothKilled => kill_guardian(daemon)?,
-            Ending::GuardianStoppedBothKilled => {
-                signal_guardian(daemon, Signal::SIGSTOP)?;
-                kill_guardian(daemon)?;
+            Ending::BothKilled => kill_watchdog(daemon)?,
+            Ending::WatchdogStoppedBothKilled => {
+                signal_watchdog(daemon, Signal::SIGSTOP)?;
+                kill_watchdog(daemon)?;
             }
             Ending::Stopped => return ended.now(|| daemon.process.signal(Signal::SIGSTOP)),
             Ending::Aborted => return ended.now(|| daemon.process.signal(Signal::SIGABRT)),
@@ -136,8 +136,8 @@ impl Ending {
                 }
                 pause(FAILING_S)?;
             }
-            Ending::GuardianStopped => ended.replaced_s = replaced(daemon, Signal::SIGSTOP)?,
-            Ending::GuardianKilled => ended.replaced_s = replaced(daemon, Signal::SIGKILL)?,
+            Ending::WatchdogStopped => ended.replaced_s = replaced(daemon, Signal::SIGSTOP)?,
+            Ending::WatchdogKilled => ended.replaced_s = replaced(daemon, Signal::SIGKILL)?,
             Ending::DetourDeleted => for_each_detour(station, "del")?,
             Ending::DetourDown => for_each_detour(station, "set down")?,
         }
@@ -148,7 +148,7 @@ impl Ending {
 /// What there is to judge, and to put right, after a death.
 pub struct DaemonEnd {
     pub at: Instant,
-    /// How long a guardian took to be replaced; infinite where it was not.
+    /// How long a watchdog took to be replaced; infinite where it was not.
     pub replaced_s: Option<f64>,
     /// Holds its process, and all that this has open, until the group goes.
     pub stuck: Option<i32>,
@@ -187,29 +187,29 @@ fn for_each_detour(station: &Namespace, what: &str) -> Result<()> {
     Ok(())
 }
 
-fn signal_guardian(daemon: &Daemon, signal: Signal) -> Result<()> {
-    match daemon.guardian() {
-        Some(guardian) => Ok(kill(Pid::from_raw(guardian), signal)?),
+fn signal_watchdog(daemon: &Daemon, signal: Signal) -> Result<()> {
+    match daemon.watchdog() {
+        Some(watchdog) => Ok(kill(Pid::from_raw(watchdog), signal)?),
         // It has none yet, and has changed nothing.
         None => Ok(()),
     }
 }
 
 /// The daemon is stopped first: it must not replace it.
-fn kill_guardian(daemon: &Daemon) -> Result<()> {
+fn kill_watchdog(daemon: &Daemon) -> Result<()> {
     daemon.process.signal(Signal::SIGSTOP)?;
-    signal_guardian(daemon, Signal::SIGKILL)
+    signal_watchdog(daemon, Signal::SIGKILL)
 }
 
-/// Seconds until another guardian stands there; none where there was none.
+/// Seconds until another watchdog stands there; none where there was none.
 fn replaced(daemon: &Daemon, signal: Signal) -> Result<Option<f64>> {
-    let Some(before) = daemon.guardian() else {
+    let Some(before) = daemon.watchdog() else {
         return Ok(None);
     };
-    signal_guardian(daemon, signal)?;
+    signal_watchdog(daemon, signal)?;
     let since = Instant::now();
-    let other = || Ok(daemon.guardian().filter(|now| *now != before));
-    let is_replaced = wait_for("another guardian", HANG, other).is_ok();
+    let other = || Ok(daemon.watchdog().filter(|now| *now != before));
+    let is_replaced = wait_for("another watchdog", HANG, other).is_ok();
     Ok(Some(if is_replaced {
         since.elapsed().as_secs_f64()
     } else {

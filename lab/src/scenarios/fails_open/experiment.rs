@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is left of giveway after its end, and for how long.
 //! Input: how it ends, and how often. Output: the worst time until no cap, no program and none of its other changes was left, and how
-//! many times something was left after the limit. That a cap is gone is believed only when cwnd, which the
+//! many times something was left after the limit. That a cap is gone is authenticated only when cwnd, which the
 //! cap held far below what the air carries, grows past it.
 
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ use crate::namespace::Namespace;
 use crate::outcome::Outcome;
 
 use super::CAP_SEGMENTS;
-use super::changes::{Changes, InForce};
+use super::changes::{Changes, Installed};
 use super::ending::Ending;
 
 /// Half of the kills come at any moment of the daemon's first two seconds (loading, first changes), the others later.
@@ -77,10 +77,10 @@ pub fn end_repeatedly(cell: &mut Cell, kills: u64, ending: Ending, run: &Run) ->
     Ok(outcome)
 }
 
-/// What there was to take away, and how long a guardian took to be replaced.
+/// What there was to take away, and how long a watchdog took to be replaced.
 struct Had {
     caps: bool,
-    others: InForce,
+    others: Installed,
     replaced_s: Option<f64>,
 }
 
@@ -91,10 +91,10 @@ fn one_end(cell: &Cell, ending: Ending, changes: &Changes, delay: Duration) -> R
     let state = ending.prepare(station)?;
     let mut daemon = Daemon::launch(station, &changes.configuration, &cell.file(VICTIM, "killed"))?;
     pause_until(Instant::now() + delay)?;
-    let guardian = daemon.guardian();
+    let watchdog = daemon.watchdog();
     let mut had = Had {
         caps: answers::caps_found(station)? > 0,
-        others: changes.in_force(station)?,
+        others: changes.installed(station)?,
         replaced_s: None,
     };
     let mut ended = ending.bring_about(&mut daemon, station, state.as_ref())?;
@@ -102,7 +102,7 @@ fn one_end(cell: &Cell, ending: Ending, changes: &Changes, delay: Duration) -> R
     if ending.needs_revert() {
         answers::revert(station)?;
     }
-    let holders: Vec<_> = [Some(daemon.process.id()), guardian].into_iter().flatten().collect();
+    let holders: Vec<_> = [Some(daemon.process.id()), watchdog].into_iter().flatten().collect();
     let held = ended.stuck.map_or(Holders::ByThese(&holders), Holders::By);
     let mut after_s = until_nothing_is_left(ended.at, &ending, || {
         daemon.process.exit()?;
@@ -185,14 +185,14 @@ pub fn left_over(
     }
     let caps = answers::caps_found(station)?;
     let controls = connections(station)?.matches(NAME_PREFIX).count();
-    let InForce {
+    let Installed {
         queue,
         control,
         rule,
         chain,
         nice,
         limits,
-    } = changes.in_force(station)?;
+    } = changes.installed(station)?;
     let is_changed = queue || control || rule || chain || nice || limits;
     let is_clean = caps == 0 && objects.is_empty() && controls == 0 && !is_changed;
     let left = || {

@@ -25,7 +25,7 @@ use crate::namespace::Namespace;
 use crate::network::{End, add_pair};
 use crate::outcome::Outcome;
 use crate::role::Role;
-use crate::scenarios::fails_open::changes::{Changes, InForce};
+use crate::scenarios::fails_open::changes::{Changes, Installed};
 use crate::scenarios::fails_open::experiment::{Holders, left_over, objects};
 use crate::traffic::stream::{TcpSource, start_sink};
 
@@ -70,7 +70,7 @@ struct FaultCase {
     /// How the daemon ended, and by itself.
     ended: Option<String>,
     hung: bool,
-    /// What it should have put in force and has not.
+    /// What it should have put active and has not.
     lacks: Vec<&'static str>,
     /// What nobody undid by itself; and what not even `giveway revert` did.
     left: Option<String>,
@@ -95,13 +95,13 @@ struct Stage {
     seconds: f64,
 }
 
-/// `whose`: the guardian's calls or the daemon's, in which part of a run.
+/// `whose`: the watchdog's calls or the daemon's, in which part of a run.
 pub fn fail_each_call(run: &Run, whose: (bool, RunPhase), wanted: &Wanted, seconds: f64) -> Result<Outcome> {
     let mut stage = Stage::set_up(run, seconds)?;
     let (case, seen) = stage.one_run(None, whose.0)?;
     let is_well = case.is_up && case.left.is_none() && case.lacks.is_empty() && !case.hung && case.panics.is_empty();
     ensure!(is_well, "without any fault: {}", case.line());
-    let theirs = |call: &Call| (call.is_guardian, call.part) == whose;
+    let theirs = |call: &Call| (call.is_watchdog, call.part) == whose;
     let calls = wanted.of(seen.into_iter().filter(theirs).collect());
     let mut cases = Vec::new();
     let mut table = File::create(run.file(".txt"))?;
@@ -164,7 +164,7 @@ impl FaultCase {
     /// It lacks something and nobody says so. What `status` says of a queue counts only if it tells of a failure: it always
     /// says something.
     fn is_unsaid(&self) -> bool {
-        let tells = |why: &String| ["cannot", "could not", "fail"].iter().any(|word| why.contains(word));
+        let tells = |reason: &String| ["cannot", "could not", "fail"].iter().any(|word| reason.contains(word));
         let is_queue_told = self.queue_why.as_ref().is_some_and(tells);
         let lacks = |what: &&str| *what != "queue" || !is_queue_told;
         self.said.is_empty() && self.lacks.iter().any(lacks)
@@ -191,9 +191,9 @@ impl FaultCase {
                 line += &format!("; {word}: {left}");
             }
         }
-        let why: Vec<String> = self.queue_why.iter().map(|why| format!("queue: {why}")).collect();
+        let reason: Vec<String> = self.queue_why.iter().map(|reason| format!("queue: {reason}")).collect();
         line + "\t"
-            + &[&self.panics[..], &self.said, &why]
+            + &[&self.panics[..], &self.said, &reason]
                 .concat()
                 .join(" | ")
                 .replace('\n', " ")
@@ -299,7 +299,7 @@ impl Stage {
         }
     }
 
-    /// For all its time, or until everything is in force.
+    /// For all its time, or until everything is active.
     fn work(&self, injector: &mut Role, case: &mut FaultCase, is_all_of_it: bool) -> Result<()> {
         injector.ask::<InjectorState>(json!(RunPhase::Work))?;
         // Whatever they answer, they have to.
@@ -327,28 +327,28 @@ impl Stage {
             && let Ok(status) = answers::status(&self.near)
         {
             case.said = [
-                status.daemon.degraded,
-                status.priority.map(|of| of.degraded).unwrap_or_default(),
+                status.daemon.warnings,
+                status.priority.map(|of| of.warnings).unwrap_or_default(),
             ]
             .concat();
             // It may have come meanwhile.
             let still = self.lacks()?;
             case.lacks.retain(|what| still.contains(what));
-            case.queue_why = case.lacks.contains(&"queue").then_some(status.network.queue.why);
+            case.queue_why = case.lacks.contains(&"queue").then_some(status.network.queue.reason);
         }
         case.ended = injector.ask::<InjectorState>(ask::STATE)?.ended;
         Ok(())
     }
 
     fn lacks(&self) -> Result<Vec<&'static str>> {
-        let InForce {
+        let Installed {
             queue,
             control,
             rule,
             chain,
             nice,
             limits,
-        } = self.changes.in_force(&self.near)?;
+        } = self.changes.installed(&self.near)?;
         let caps = answers::caps_found(&self.near)? > 0;
         let all = [
             ("caps", caps),

@@ -31,7 +31,7 @@ pub enum RunPhase {
 /// A system call that is made in one of the two processes, in one part of a run, by threads of this name.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Call {
-    pub is_guardian: bool,
+    pub is_watchdog: bool,
     pub part: RunPhase,
     pub thread: String,
     /// As [`describe`] says it.
@@ -157,7 +157,7 @@ impl Injector {
         self.processes.insert(process);
         let name = fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
         let call = Call {
-            is_guardian: process != self.trap.pid,
+            is_watchdog: process != self.trap.pid,
             part: self.part,
             thread: name.trim_end().to_owned(),
             call: describe(thread, &stopped.data),

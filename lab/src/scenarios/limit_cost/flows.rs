@@ -48,7 +48,7 @@ impl Flows {
 /// Packets with data since the start, by the port that they came to.
 pub type ReceivedPackets = BTreeMap<u16, u64>;
 
-/// The far end of all these ports.
+/// The remote host of all these ports.
 pub fn start_far(peer: &Namespace, ports: &[(u16, Option<Direction>)]) -> Result<Role> {
     Role::start(peer, "limit-cost-far", &ports)
 }
@@ -96,7 +96,7 @@ fn connect(port: u16) -> Result<TcpStream> {
     socket.set_tcp_congestion(CONGESTION)?;
     let far: Ipv4Addr = PEER_ADDRESS.parse()?;
     let far = SocketAddr::from((far, port));
-    socket.connect(&far.into()).context("cannot reach the far end")?;
+    socket.connect(&far.into()).context("cannot reach the remote host")?;
     // What waits in the socket goes with the process.
     socket.set_linger(Some(Duration::ZERO))?;
     Ok(socket.into())

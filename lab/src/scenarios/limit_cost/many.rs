@@ -24,7 +24,7 @@ const FIRST_PORT: u16 = 5_800;
 const RATES_MBIT: (f64, f64) = (0.08, 1.0);
 /// Of those without.
 const IDLE_MBIT: f64 = 1.0;
-const PUT_UP_WITHIN: Duration = Duration::from_secs(60);
+const INSTALL_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY_S: f64 = 0.05;
 /// After the traffic, until its sockets are forgotten.
 const CALM_S: f64 = 3.0;
@@ -67,7 +67,7 @@ impl Many {
         let mut daemon = Daemon::raise_with_rules(&words, device, &configuration(), &run.file(""))?;
         let mut outcome = Outcome::default();
         run.progress.tick("putting limits up");
-        self.put_up(&place, &rules, run, &mut outcome)?;
+        self.install(&place, &rules, run, &mut outcome)?;
         run.progress.tick("sending and receiving");
         let passed = self.send(&place, &mut far)?;
         run.keep(&passed)?;
@@ -84,17 +84,17 @@ impl Many {
     }
 
     /// From the request to read the rules until both directions have all limits.
-    fn put_up(&self, place: &LoadedDevice, rules: &TemporaryFolder, run: &Run, outcome: &mut Outcome) -> Result<()> {
+    fn install(&self, place: &LoadedDevice, rules: &TemporaryFolder, run: &Run, outcome: &mut Outcome) -> Result<()> {
         write_rules(rules, &self.rules())?;
         let began = Instant::now();
         answers::reload(&place.device)?;
         let limits = usize::try_from(self.limits)?;
-        let held = wait_for("all limits", PUT_UP_WITHIN, || {
+        let held = wait_for("all limits", INSTALL_WITHIN, || {
             let held = held(place)?;
             pause(LOOK_EVERY_S)?;
             Ok((held == [limits; 2]).then_some(held))
         })?;
-        outcome.set(run.name, "put_up_s", began.elapsed().as_secs_f64());
+        outcome.set(run.name, "install_s", began.elapsed().as_secs_f64());
         outcome.set(run.name, "held_up", held[0] as f64);
         outcome.set(run.name, "held_down", held[1] as f64);
         Ok(())
@@ -157,7 +157,7 @@ impl Active {
     }
 }
 
-/// Packets of each, and when they were counted: what is sent, at the far end.
+/// Packets of each, and when they were counted: what is sent, at the remote host.
 fn count(active: &mut [Active], far: &mut Role) -> Result<Vec<(Instant, u64)>> {
     let (at, at_far): (_, ReceivedPackets) = (Instant::now(), far.ask("")?);
     let of = |active: &mut Active| match active.way {
@@ -196,7 +196,7 @@ fn with_limit(mut rule: Value, mbit: f64) -> Value {
     rule
 }
 
-/// How many limits are in force for what is sent, and for what arrives.
+/// How many limits are active for what is sent, and for what arrives.
 fn held(place: &LoadedDevice) -> Result<[usize; 2]> {
     let network = answers::status(&place.device)?.network;
     Ok([network.uploads, network.downloads].map(|view| if view.links.is_empty() { 0 } else { view.limits.len() }))
@@ -206,7 +206,7 @@ fn take_down(place: &LoadedDevice, rules: &TemporaryFolder, run: &Run, outcome: 
     write_rules(rules, &[])?;
     let began = Instant::now();
     answers::reload(&place.device)?;
-    wait_until("no limit", PUT_UP_WITHIN, || {
+    wait_until("no limit", INSTALL_WITHIN, || {
         let held = held(place)?;
         pause(LOOK_EVERY_S)?;
         Ok(held == [0; 2])

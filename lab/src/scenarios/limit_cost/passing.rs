@@ -180,7 +180,7 @@ impl LoadedPlace<'_> {
         self.insist("the limit to be taken", || {
             answers::limit_by_hand(device, self.silent.id(), kbit)
         })?;
-        wait_until("the limit to be put up or taken down", SWITCHED_WITHIN, || {
+        wait_until("the limit to be installed or taken down", SWITCHED_WITHIN, || {
             let network = self.insist("the status", || answers::status(device))?.network;
             let held = [network.downloads, network.uploads].map(|view| !view.links.is_empty());
             Ok(held == [is_limited; 2])

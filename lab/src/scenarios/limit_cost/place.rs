@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A device and a far end on a wire without a rate. Input: how packets leave and arrive, a running daemon. Output: what has
+//! A device and a remote host on a wire without a rate. Input: how packets leave and arrive, a running daemon. Output: what has
 //! passed the device's end, what of giveway's stands in the way of packets, and what its programs took.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A device with two uplinks, a far end at each, and behind both the same server. Input: routes, and who sends how much
+//! A device with two uplinks, a remote host at each, and behind both the same server. Input: routes, and who sends how much
 //! where. Output: what arrives by which link, how long until that is what the link's rate allows, and what giveway says.
 
 use std::path::PathBuf;
@@ -120,8 +120,8 @@ impl MultihomedDevice {
     pub fn has_queue(&self, link: usize) -> Result<bool> {
         let status = answers::status(&self.device)?;
         let mut links = status.network.links.iter();
-        let is_in_force = links.any(|shown| shown.interface == DEVICES[link] && shown.queue.in_force.is_some());
-        Ok(is_in_force && self.stands(link)?)
+        let is_installed = links.any(|shown| shown.interface == DEVICES[link] && shown.queue.installed.is_some());
+        Ok(is_installed && self.stands(link)?)
     }
 
     pub fn stands(&self, link: usize) -> Result<bool> {
@@ -130,14 +130,14 @@ impl MultihomedDevice {
     }
 
     /// What `status` says of a link's queue.
-    pub fn why(&self, link: usize) -> Result<String> {
+    pub fn reason(&self, link: usize) -> Result<String> {
         let status = answers::status(&self.device)?;
         let shown = status
             .network
             .links
             .into_iter()
             .find(|shown| shown.interface == DEVICES[link]);
-        Ok(shown.map(|shown| shown.queue.why).unwrap_or_default())
+        Ok(shown.map(|shown| shown.queue.reason).unwrap_or_default())
     }
 
     /// Another tool takes away what giveway has at the root.

@@ -11,7 +11,7 @@ use super::{Case, Conditions};
 use crate::access_point::{BackgroundPolicy, Cap, Managed};
 use crate::cell::{Cell, SERVER_ADDRESS};
 use crate::experiment::Run;
-use crate::giveway::answers::caps_in_force;
+use crate::giveway::answers::active_caps;
 use crate::interrupt::{pause_until, wait_for};
 use crate::outcome::{Curve, Outcome};
 use crate::role::Role;
@@ -192,7 +192,7 @@ fn read_caps(cell: &Cell, begun: Instant) -> Result<Option<f64>> {
     }
     pause_until(begun + CAPS_READ_AFTER)?;
     let statuses = cell.statuses()?;
-    let caps: Vec<_> = statuses.iter().flat_map(caps_in_force).map(|cap| cap as f64).collect();
+    let caps: Vec<_> = statuses.iter().flat_map(active_caps).map(|cap| cap as f64).collect();
     Ok(mean(&caps))
 }
 

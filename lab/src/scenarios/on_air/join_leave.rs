@@ -53,7 +53,7 @@ pub fn converging(airs: &[Conditions], changing: &[Variant]) -> Besides {
     let death = Change::Death { events, settle_s: 7.0 };
     let rtt_ms = air.rtt_ms;
     let fixed = Cap::Formula { rtt_ms };
-    let found = Cap::Found("balanced");
+    let found = Cap::Estimated("balanced");
     let mut cases = Vec::new();
     for (name, change, cap, right) in [
         ("converge", start_stop, fixed, Right::Formula { rtt_ms }),

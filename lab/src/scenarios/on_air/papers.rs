@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rows: the figures of the papers on stations that share the air (P1, P2), and what a cap costs that is lifted.
+//! Rows: the figures of the papers on stations that share the air (P1, P2), and what a cap costs that is cleared.
 
 use anyhow::Result;
 
 use super::oracle::{self, best_cap};
 use super::{
-    BALANCED, Case, Conditions, DELAY, MEDIUM, Media, OnAir, PLAIN, THROUGHPUT, app_mix, bars, join_leave, lift,
+    BALANCED, Case, Conditions, DELAY, MEDIUM, Media, OnAir, PLAIN, THROUGHPUT, app_mix, bars, clear, join_leave,
     rounds, rtt_ms, stations,
 };
 use crate::access_point::{
@@ -219,28 +219,28 @@ pub const ROWS: &[Scenario] = &[
             ..OnAir::ROW
         },
     },
-    // What becomes of a connection when its cap is lifted at once (its daemon ends), beside one that never had a cap; and, as a
+    // What becomes of a connection when its cap is cleared at once (its daemon ends), beside one that never had a cap; and, as a
     // control, the same two places with no cap at all.
     Scenario {
-        name: "lift",
-        about: "a cap is lifted at once, beside a connection that never had one",
+        name: "clear",
+        about: "a cap is cleared at once, beside a connection that never had one",
         seconds: 5,
         warmup_s: 20,
         parameters: &[
             stations(2, 1, 16, ON_IT),
             rtt_ms(256),
             MEDIUM,
-            Parameter::range("lifts", 10, 1, 1_000, "how often; each is held for 10 s first"),
+            Parameter::range("clears", 10, 1, 1_000, "how often; each is held for 10 s first"),
         ],
         plan: &OnAir {
             media: Media::Named(&[FIXED54, ARF_LOSSY]),
             stations: |parameters| Ok(vec![parameters.count("stations").max(2) as usize]),
             variants: |air| {
-                let holds = Relation::AtMost(lift::TOLERATED_EXCESS);
+                let holds = Relation::AtMost(clear::TOLERATED_EXCESS);
                 Ok(vec![
-                    lift::case(air, "lifted", Some(lift::CAP_SEGMENTS))
+                    clear::case(air, "cleared", Some(clear::CAP_SEGMENTS))
                         .check(|name| Check::metric(name, "retransmits_excess", holds).goal()),
-                    lift::case(air, "control", None),
+                    clear::case(air, "control", None),
                 ])
             },
             plots: |_, names| vec![Plot::timeline(Trace::Cwnd, names)],
@@ -380,7 +380,7 @@ fn beside_strangers(air: &Conditions) -> Vec<Case> {
 }
 
 fn theirs_against_alone(air: &Conditions) -> Vec<Check> {
-    /// What the strangers keep beside a background that gives way.
+    /// What the strangers keep beside a background that yields.
     const KEPT: f64 = 0.97;
     let alone = air.name("none") + "/theirs";
     let beside = |what: &str, metric, holds| {

@@ -146,7 +146,7 @@ pub const ROWS: &[Scenario] = &[
     // against the same seats where nobody has giveway.
     Scenario {
         name: "liar",
-        about: "one of eight stations tells its neighbours what is not true",
+        about: "one of eight stations tells its peers what is not true",
         parameters: &[stations(8, 2, 16, "on the access point"), rtt_ms(256), rounds(3)],
         plan: &OnAir {
             variants: |air| {
@@ -170,8 +170,8 @@ pub const ROWS: &[Scenario] = &[
                 };
                 let lies = |(name, lie): (&str, Option<Lie>)| {
                     // Where limits were given up the queue of the access point drops reports; but nobody without the key is
-                    // believed.
-                    let believed = match lie {
+                    // authenticated.
+                    let authenticated = match lie {
                         None | Some(Lie::Identities) => Relation::AtMost(sender as f64 - 1.0),
                         Some(_) => Relation::AtLeast(1.0),
                     };
@@ -179,7 +179,7 @@ pub const ROWS: &[Scenario] = &[
                     let beside_plain = |metric, holds| Check::over(&ours, "plain/honest", metric, holds);
                     let mut case = case((name, BALANCED.1), lie);
                     case.checks = vec![
-                        Check::metric(name, "neighbours", believed),
+                        Check::metric(name, "peers", authenticated),
                         Check::metric(&ours, "least_mbit", Relation::AtLeast(FLOOR_MBIT)),
                         // No flood: not more than plain TCP makes.
                         beside_plain("rtt_p50_ms", Relation::AtMost(1.0)),

@@ -33,7 +33,7 @@ const DOWN_S: f64 = 2.0;
 
 pub fn case(air: &Conditions, case: Case) -> Case {
     let bound = match case.place.giveway {
-        Some(Cap::Found("delay")) => DELAY,
+        Some(Cap::Estimated("delay")) => DELAY,
         _ => USUAL,
     };
     let steps = Steps::of(air, air.rtt_ms, bound);

@@ -197,10 +197,10 @@ fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
         (Some(_), Method::Auto) => Some(answers::status(&modem.device)?.network.queue),
         _ => None,
     };
-    let found = queue.as_ref().and_then(|queue| queue.measured);
+    let found = queue.as_ref().and_then(|queue| queue.estimate);
     let rtts_us: Vec<(u64, u32)> = sender.map_or(Ok(Vec::new()), |sender| sender.finish())?;
     let arrivals: Arrivals = sink.finish()?;
-    run.keep(&json!({"arrivals": &arrivals, "rtts_us": &rtts_us, "found": &found}))?;
+    run.keep(&json!({"arrivals": &arrivals, "rtts_us": &rtts_us, "estimated": &found}))?;
     daemon.map_or(Ok(()), |mut daemon| daemon.stop())?;
     let [from_ns, to_ns] = [trial.warmup_s, end_s].map(|s| begun_ns + (s * 1e9) as u64);
     let mut outcome = Outcome::default();
@@ -262,7 +262,7 @@ fn idle(run: &Run, seconds: f64) -> Result<Outcome> {
     let modem = Modem::raise(None, RTT_MS, ModemLink::Steady(10.0), (run.seed, seconds))?;
     let mut daemon = start_queue(&modem, json!("auto"), run)?;
     let sent_packets = || counted(&modem.device, STATION_DEVICE, "tx/packets");
-    let tuning = || -> Result<_> { Ok(answers::status(&modem.device)?.network.queue.in_force) };
+    let tuning = || -> Result<_> { Ok(answers::status(&modem.device)?.network.queue.installed) };
     let (sent, before) = (sent_packets()?, tuning()?);
     pause(seconds)?;
     let mut outcome = Outcome::default();

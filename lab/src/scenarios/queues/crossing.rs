@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Two devices that meet in a router which neither of them controls, on their way to the same far end.
+//! Two devices that meet in a router which neither of them controls, on their way to the same remote host.
 //! Input: what the router does with what exceeds its link. Output: four namespaces, connected; gone when dropped. All
 //! of the round trip's delay is on the way back, so whatever a packet waits on its way out it waits in the router.
 
@@ -14,7 +14,7 @@ use crate::uplink::PACKET_BYTES;
 pub const FAR_ADDRESS: &str = "10.79.3.2";
 /// Of the second device.
 pub const SECOND_ADDRESS: &str = "10.79.2.2";
-/// The router's device towards the far end.
+/// The router's device towards the remote host.
 const CORE: &str = "core";
 /// More than what can be under way: the way back never drops.
 const BACK_LIMIT_PACKETS: u64 = 10_000;
@@ -81,7 +81,7 @@ impl RouterQueue {
     }
 }
 
-/// The router's link towards the far end.
+/// The router's link towards the remote host.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterLink {
     pub queue: RouterQueue,

@@ -44,7 +44,7 @@ const JAIN: f64 = 0.9;
 const FIRST_SECOND: f64 = 1.5;
 /// Of the limit, what is sent of UDP that does not slow down.
 const TOO_MUCH: f64 = 2.0;
-const PUT_UP_WITHIN: Duration = Duration::from_secs(30);
+const INSTALL_WITHIN: Duration = Duration::from_secs(30);
 
 /// What differs from a download by CUBIC.
 #[derive(Clone, Copy, IntoStaticStr, PartialEq)]
@@ -227,7 +227,7 @@ impl Trial {
         let rules: Vec<Value> = ways.iter().map(|way| way.rule(self.limit_mbit)).collect();
         let configuration = json!({"cap": {"policy": "none"}, "queue": {"backend": "none"}, "rule": rules});
         let mut daemon = Daemon::raise(device, &configuration, &run.file(""))?;
-        wait_until("the limits' devices", PUT_UP_WITHIN, || {
+        wait_until("the limits' devices", INSTALL_WITHIN, || {
             let network = answers::status(device)?.network;
             let are_up = |way: &LimitDirection| match way {
                 LimitDirection::Down => !network.downloads.links.is_empty(),

@@ -18,7 +18,7 @@ const RTT_MS: u64 = 100;
 /// The phone's own driver queue in P0, before it was cut to one packet.
 const DEEP_DRIVER_BYTES: u64 = 8_192;
 const CUBIC: Option<&str> = Some("cubic");
-/// P0, section 5.5: what TCP Nice takes to give way, as P0 computes it.
+/// P0, section 5.5: what TCP Nice takes to yield, as P0 computes it.
 const TCP_NICE_YIELDS_S: f64 = 1.4;
 
 /// From this size on a request is judged by the ratio to one without background.
@@ -28,7 +28,7 @@ const SHORT_ROUND_TRIPS: f64 = 2.0;
 
 const SHORT: &str = "giveway/short";
 const fn giveway(short: bool) -> UplinkQueue {
-    UplinkQueue::Giveway { gate: true, short }
+    UplinkQueue::Giveway { cpu_gate: true, short }
 }
 /// Name, what queues in the device, the upload's congestion control.
 const METHODS: &[(&str, UplinkQueue, Option<&str>)] = &[

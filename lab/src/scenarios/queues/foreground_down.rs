@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A page and a call beside downloads of the same device, which meet in a router's queue before they arrive: how long the page
 //! takes, how long the call's packets wait, and what the downloads still get. Where the link's rate is known, bulk and
-//! background give way as they arrive; where it is not, background has its receive windows alone.
+//! background yield as they arrive; where it is not, background has its receive windows alone.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::parameters::Parameters;
 use crate::scenario::{Check, Relation, Variant};
 use crate::statistics::{mean, percentile};
 use crate::traffic::endless::{Arrivals, start_probe, start_sender, start_sink};
-use crate::traffic::http::{Client, FarEnd, HttpMethod, KB};
+use crate::traffic::http::{Client, HttpMethod, KB, RemoteHost};
 use crate::traffic::realtime::monotonic_ns;
 
 /// It has every queue, a delay, and a clock that the machine does not disturb.
@@ -38,7 +38,7 @@ const IDLE_S: f64 = 3.0;
 /// Of the call beside them, until its own beginning is over.
 const CALL_BEGINS_S: f64 = 5.0;
 const BETWEEN_REQUESTS_S: f64 = 0.5;
-const IN_FORCE_WITHIN: Duration = Duration::from_secs(60);
+const INSTALLED_WITHIN: Duration = Duration::from_secs(60);
 /// CAKE at the ingress: of the rate, as its authors advise.
 const CAKE: f64 = 0.9;
 
@@ -193,7 +193,7 @@ impl Trial {
         let crossing = Crossing::raise(self.link)?;
         let ([source, other], device) = (&crossing.devices, &crossing.far);
         let _daemon = self.prepare(device, run)?;
-        let _far_end = FarEnd::start(other)?;
+        let _remote_host = RemoteHost::start(other)?;
         let sink = start_sink(device, &[PORT])?;
         let mut client = Client::start(device, SECOND_ADDRESS.parse()?, None)?;
         // The first finds cold caches everywhere.
@@ -272,7 +272,7 @@ impl Trial {
         }
         let daemon = Daemon::raise(device, &configuration, &run.file(""))?;
         if of_rate.is_some() {
-            wait_until("what arrives is ordered", IN_FORCE_WITHIN, || {
+            wait_until("what arrives is ordered", INSTALLED_WITHIN, || {
                 let downloads = answers::status(device)?.network.downloads;
                 Ok(!downloads.orders.is_empty())
             })?;

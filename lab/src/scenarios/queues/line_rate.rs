@@ -79,7 +79,7 @@ pub fn bounds() -> Vec<Check> {
 
 fn configuration(stands: Stands) -> Value {
     match stands {
-        Stands::Giveway => json!({"cap": {"policy": "none"}, "queue": {"backend": "qdisc"}}),
+        Stands::Giveway => json!({"cap": {"policy": "none"}, "queue": {"backend": "bpf"}}),
         _ => json!({"cap": {"policy": "none"}}),
     }
 }
@@ -161,8 +161,8 @@ fn come(run: &Run) -> Result<Outcome> {
     outcome.set(run.name, "comes_ms", (came - began).as_secs_f64() * 1e3);
     outcome.set(run.name, "sent", report["end"]["sum"]["packets"].as_f64());
     outcome.set(run.name, "lost", report["end"]["sum"]["lost_packets"].as_f64());
-    let in_force = status.network.queue.in_force.is_some();
-    outcome.set(run.name, "stays", f64::from(in_force));
+    let installed = status.network.queue.installed.is_some();
+    outcome.set(run.name, "stays", f64::from(installed));
     daemon.stop()?;
     Ok(outcome)
 }

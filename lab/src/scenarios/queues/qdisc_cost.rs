@@ -107,7 +107,7 @@ fn cost(run: &Run, stands: &Stands, bursts: u64) -> Result<Outcome> {
             None
         }
         Stands::Giveway(Some(rate_mbit)) => Some(queue_configuration(*rate_mbit, true)),
-        Stands::Giveway(None) => Some(json!({"cap": {"policy": "none"}, "queue": {"backend": "qdisc"}})),
+        Stands::Giveway(None) => Some(json!({"cap": {"policy": "none"}, "queue": {"backend": "bpf"}})),
         Stands::Watching => Some(json!({"cap": {"policy": "none"}})),
     };
     let with = match configuration {
@@ -148,7 +148,7 @@ fn beside_daemon(
 /// Where giveway's share goes, in a run of its own: the kernel's counting costs something itself.
 fn tell_programs(outcome: &mut Outcome, point: &str, wire: &Wire, bursts: u64) -> Result<()> {
     let _statistics = enable_statistics()?;
-    // The queue's own are there once one was put up.
+    // The queue's own are there once one was installed.
     let found = PROGRAMS.map(|name| Some((name, Program::find(name).ok()?)));
     let programs: Vec<_> = found.into_iter().flatten().collect();
     for name in PROGRAMS {

@@ -29,7 +29,7 @@ const SHAPE: Shape = Shape {
     down_kbit: 3_000,
     rtt_ms: 100,
     queue: UplinkQueue::Giveway {
-        gate: true,
+        cpu_gate: true,
         short: false,
     },
     driver_bytes: PACKET_BYTES,
@@ -51,9 +51,9 @@ enum Foreground {
 pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
     let warmup_s = parameters.seconds("warmup_s");
     let seconds = parameters.seconds("seconds");
-    let variant = |name: &str, guest, foreground, seconds: f64, trickle_kbit: Option<u32>| {
+    let variant = |name: &str, guest, foreground, seconds: f64, background_min_kbit: Option<u32>| {
         Variant::new(name, Some(guest), warmup_s + seconds + RETURN_S, move |run| {
-            starve(run, foreground, warmup_s, seconds, trickle_kbit)
+            starve(run, foreground, warmup_s, seconds, background_min_kbit)
         })
     };
     let (transfer, computing) = (Foreground::Transfer, Foreground::Computing);
@@ -81,7 +81,7 @@ fn starve(
     foreground: Foreground,
     warmup_s: f64,
     seconds: f64,
-    trickle_kbit: Option<u32>,
+    background_min_kbit: Option<u32>,
 ) -> Result<Outcome> {
     let uplink = Uplink::raise(&SHAPE)?;
     let rule = |port: &u16| json!({"port": port, "class": "background"});
@@ -90,8 +90,8 @@ fn starve(
         "link": {"rate_mbit": LINK_MBIT, "driver_bytes": SHAPE.driver_bytes},
         "rule": BACKGROUND.iter().map(rule).collect::<Vec<_>>(),
     });
-    if let Some(kbit) = trickle_kbit {
-        configuration["queue"] = json!({"trickle_kbit": kbit});
+    if let Some(kbit) = background_min_kbit {
+        configuration["queue"] = json!({"background_min_kbit": kbit});
     }
     let mut daemon = Daemon::launch(&uplink.device, &configuration, &run.file(""))?;
     daemon.wait_until_queueing(&uplink.device)?;

@@ -19,7 +19,7 @@ use crate::role::Role;
 use crate::scenario::{Check, Relation, Trace, Variant};
 use crate::statistics::{mean, percentile};
 use crate::traffic::endless::{Arrivals, start_probe, start_sender, start_sink};
-use crate::traffic::http::{Client, FarEnd, HttpMethod, KB};
+use crate::traffic::http::{Client, HttpMethod, KB, RemoteHost};
 use crate::traffic::realtime::monotonic_ns;
 
 /// It has every queue and congestion control, and a clock that the machine does not disturb.
@@ -176,7 +176,7 @@ fn beside(run: &Run, trial: Trial) -> Result<Outcome> {
         Background::Download(_) => Some(start_daemon(&crossing.far, run, "", &[BACKGROUND])?),
         _ => None,
     };
-    let _far_end = FarEnd::start(&crossing.far)?;
+    let _remote_host = RemoteHost::start(&crossing.far)?;
     let sink = start_sink(&crossing.far, &[BACKGROUND, FOREGROUND])?;
     let mut client = Client::start(theirs, FAR_ADDRESS.parse()?, None)?;
     // The first finds cold caches everywhere.

@@ -107,7 +107,9 @@ fn open(offer: &Offer) -> Result<Socket> {
     }
     match offer.kind {
         SocketKind::UdpNotConnected | SocketKind::Raw | SocketKind::Packet => {}
-        _ => socket.connect(&offer.to.into()).context("cannot reach the far end")?,
+        _ => socket
+            .connect(&offer.to.into())
+            .context("cannot reach the remote host")?,
     }
     // What has no room is lost, and not made up for when there is more.
     socket.set_nonblocking(offer.kind == SocketKind::Udp)?;
@@ -191,7 +193,7 @@ fn send_frame(socket: &Socket, device: u32, packet: &[u8]) -> Result<()> {
     to.sll_protocol = (libc::ETH_P_IP as u16).to_be();
     to.sll_ifindex = i32::try_from(device)?;
     to.sll_halen = 6;
-    // To everybody: the far end's device counts it in any case.
+    // To everybody: the remote host's device counts it in any case.
     to.sll_addr[..6].fill(0xff);
     // SAFETY: the packet and the address are valid for the call, with these lengths.
     let sent = unsafe {

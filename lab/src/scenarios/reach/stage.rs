@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where one cell is tried: a device, a far end, what stands between the command and the link, and the daemon.
+//! Where one cell is tried: a device, a remote host, what stands between the command and the link, and the daemon.
 //! Input: the way. Output: what arrives at the other end, and what giveway says of it: at the request, in its status, in
 //! `why` of the sending process, in its log.
 
@@ -30,7 +30,7 @@ use crate::traffic::endless::start_sink;
 const PORT: u16 = 5_550;
 const TUNNEL_PORT: u16 = 7_777;
 const WIREGUARD_PORT: u16 = 51_820;
-/// The daemons' reports to neighbours are none of the command's.
+/// The daemons' reports to peers are none of the command's.
 const REPORTS: &str = "udp:339";
 const LINK_MBIT: f64 = 100.0;
 /// With root's.
@@ -40,12 +40,10 @@ const QUEUE_LIMIT: Duration = Duration::from_secs(60);
 /// who looks for it finds it.
 const SAYS: &[&str] = &[
     "not enforced",
-    "does not hold",
-    "do not hold",
     "not held",
-    "runs without it",
+    "running the command without it",
     "dry run",
-    "nothing is in force",
+    "all changes are undone",
 ];
 
 /// Fields go in this order: what runs, then where it runs.
@@ -88,7 +86,7 @@ impl ReachTestbed {
         })
     }
 
-    /// Its queue is in force when this returns, where there is to be one.
+    /// Its queue is active when this returns, where there is to be one.
     pub fn start_daemon(&mut self, run: &Run) -> Result<()> {
         let words: &[&str] = match self.way {
             SendingPath::NoDaemon => return Ok(()),
@@ -220,9 +218,9 @@ impl ReachTestbed {
                 (_, Some(pid)) => pid.to_string(),
                 (_, None) => String::new(),
             };
-            let (status, why) = (ask(&["status"])?, ask(&["why", &subject])?);
+            let (status, reason) = (ask(&["status"])?, ask(&["why", &subject])?);
             fs::write(run.file(".status"), &status)?;
-            fs::write(run.file(".why"), &why)?;
+            fs::write(run.file(".why"), &reason)?;
             places.push(("status".into(), status));
             places.push((
                 format!(
@@ -233,7 +231,7 @@ impl ReachTestbed {
                         "PID"
                     }
                 ),
-                why,
+                reason,
             ));
             places.push(("log".into(), fs::read_to_string(run.file(".log"))?));
         }
@@ -267,7 +265,7 @@ fn limited() -> [&'static str; 6] {
     ["exec", "--class", "bulk", "--up", LIMIT, "--"]
 }
 
-/// Nothing is in force as long as this connection lives, as `giveway try` has it.
+/// Nothing is active as long as this connection lives, as `giveway try` has it.
 fn pause(at: &Namespace) -> Result<UnixStream> {
     let path = format!("/run/giveway/netns-{}/control", at.number()?);
     let mut connection = UnixStream::connect(&path).with_context(|| format!("cannot reach {path}"))?;

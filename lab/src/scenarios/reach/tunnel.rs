@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The role `reach-tunnel`: a VPN's client, as far as packets see it. Makes a TUN device and sends what it reads there to a
-//! far end, in UDP of its own.
+//! remote host, in UDP of its own.
 
 use std::fs::File;
 use std::io::Read as _;

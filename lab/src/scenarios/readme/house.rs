@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where README.md's commands run as they stand: `nas` and `example.org` are a far end with a real sshd and an HTTPS server
+//! Where README.md's commands run as they stand: `nas` and `example.org` are a remote host with a real sshd and an HTTPS server
 //! behind a modem of 20 Mbit/s, `/etc`, `/opt` and the programs are a folder's, in a mount namespace of each command's own.
-//! Input: lines for a shell. Output: what they said, which class giveway gives, and what the far end counted.
+//! Input: lines for a shell. Output: what they said, which class giveway gives, and what the remote host counted.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -103,13 +103,13 @@ impl House {
         fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
     }
 
-    /// The far end's servers, as long as what it returns lives.
+    /// The remote host's servers, as long as what it returns lives.
     pub fn serve(&mut self) -> Result<Process> {
         self.serve_ssh()?;
         self.serve_https(&["-quiet"])
     }
 
-    /// The far end's server of a file to fetch, as `serve`.
+    /// The remote host's server of a file to fetch, as `serve`.
     pub fn serve_file(&self, name: &str) -> Result<Process> {
         let folder = self.file("served");
         fs::create_dir(&folder)?;
@@ -204,7 +204,7 @@ impl House {
         outcome.note(
             run.name,
             line,
-            &format!("{mbit:.2} Mbit/s at the far end; {}", self.words()?),
+            &format!("{mbit:.2} Mbit/s at the remote host; {}", self.words()?),
         );
         Ok(mbit)
     }
@@ -258,11 +258,11 @@ impl House {
     pub fn class_at(&self, port: u16) -> Result<String> {
         let status = answers::status(&self.device)?;
         let flow = status.network.flows.iter().find(|flow| flow.flow.remote.port() == port);
-        let shown = flow.map(|flow| format!("{}, by {}: {}", flow.class.name(), flow.class_rule, flow.class_why));
+        let shown = flow.map(|flow| format!("{}, by {}: {}", flow.class.name(), flow.class_rule, flow.class_reason));
         Ok(shown.unwrap_or_else(|| "no connection".into()))
     }
 
-    /// Whether the far end has what was sent there.
+    /// Whether the remote host has what was sent there.
     pub fn has_photos(&self) -> Result<bool> {
         let sent = fs::read(self.file("home/photos/one.jpg"))?;
         Ok(fs::read(self.file("remote/photos/one.jpg")).is_ok_and(|arrived| arrived == sent))
@@ -369,7 +369,7 @@ fn furnish(folder: &Path) -> Result<()> {
     certify(folder)
 }
 
-/// The far end's certificate, which the device trusts.
+/// The remote host's certificate, which the device trusts.
 fn certify(folder: &Path) -> Result<()> {
     let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=example.org";
     let mut openssl = Command::new(find("openssl")?);

@@ -177,14 +177,14 @@ fn compare(metrics: &mut Metrics, said: &PriorityStatus) -> Result<()> {
 fn is_blamed(kind: RunawayKind, place: &Namespace, programs: &[PathBuf], pids: &[i32]) -> Result<bool> {
     let names: Vec<_> = programs.iter().map(|program| program.to_string_lossy()).collect();
     let is_ours = |text: &str| names.iter().any(|name| text.contains(&**name));
-    let has_starved_others = |why: &str| why.contains("could not run") && is_ours(why);
-    let is_reason = |why: &str| match kind {
+    let has_starved_others = |reason: &str| reason.contains("could not run") && is_ours(reason);
+    let is_reason = |reason: &str| match kind {
         // Whichever is noticed first.
-        RunawayKind::SpinnerOne | RunawayKind::SpinnerAll => why.contains("budget") || has_starved_others(why),
-        RunawayKind::ForkBomb { .. } => why.contains("budget") || why.contains("tasks at most"),
-        RunawayKind::Together { .. } => has_starved_others(why),
+        RunawayKind::SpinnerOne | RunawayKind::SpinnerAll => reason.contains("budget") || has_starved_others(reason),
+        RunawayKind::ForkBomb { .. } => reason.contains("budget") || reason.contains("tasks at most"),
+        RunawayKind::Together { .. } => has_starved_others(reason),
     };
-    let is_blame = |change: &Change| is_ours(&change.name) && answers::is_demotion(change) && is_reason(&change.why);
+    let is_blame = |change: &Change| is_ours(&change.name) && answers::is_demotion(change) && is_reason(&change.reason);
     let subjects: Vec<_> = match kind {
         // One of its processes had to wait, whichever.
         RunawayKind::ForkBomb { .. } => vec![None],

@@ -74,7 +74,7 @@ fn configuration(part: ReceivePath, innocent: &Path) -> Value {
     let mut configuration = json!({
         "cap": {"policy": "none"},
         "queue": {"backend": "none"},
-        "realtime": [{"exe": innocent, "priority": PRIORITY}],
+        "priority": [{"exe": innocent, "priority": PRIORITY}],
     });
     match part {
         ReceivePath::Chain => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a daemon and its guardian hold at one moment, and how that differs in the end.
+//! What a daemon and its watchdog hold at one moment, and how that differs in the end.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +23,7 @@ const STAY: [&str; 3] = ["boot", "cookie", "lock"];
 #[derive(Debug, Serialize)]
 pub struct ResourceSample {
     pub at_s: f64,
-    /// Of the daemon and its guardian.
+    /// Of the daemon and its watchdog.
     pub resident_mb: f64,
     pub descriptors: u64,
     pub objects: u64,
@@ -37,10 +37,10 @@ impl ResourceSample {
     /// `number`: of the daemon's network namespace.
     pub fn of(daemon: &Daemon, number: u32, at_s: f64) -> Result<Self> {
         let pid = daemon.process.id();
-        let guardian = daemon.guardian().context("the daemon has no guardian")?;
+        let watchdog = daemon.watchdog().context("the daemon has no watchdog")?;
         Ok(Self {
             at_s,
-            resident_mb: resident_mb(pid)? + resident_mb(guardian)?,
+            resident_mb: resident_mb(pid)? + resident_mb(watchdog)?,
             descriptors: files_in(Path::new(&format!("/proc/{pid}/fd"))),
             objects: held(pid).len() as u64,
             pins: files_in(&pins_of(number)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A device behind a modem with the same rate in both directions, a container behind the device, and a far end. Input: what is
+//! A device behind a modem with the same rate in both directions, a container behind the device, and a remote host. Input: what is
 //! transferred, and giveway's commands. Output: what its receiver has read, and what giveway says and shows.
 
 use std::fs;
@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct LimitedDevice {
     pub web: Option<Web>,
     target: Option<Target>,
-    far_end: Role,
+    remote_host: Role,
     daemon: Option<Daemon>,
     pub device: Namespace,
     container: Namespace,
@@ -83,7 +83,7 @@ impl LimitedDevice {
         Ok(Self {
             web: None,
             target: None,
-            far_end: Role::start(&far, "targets-far", &way)?,
+            remote_host: Role::start(&far, "targets-far", &way)?,
             daemon: None,
             device,
             container,
@@ -144,7 +144,7 @@ impl LimitedDevice {
 
     pub fn received(&mut self) -> Result<ReceivedBytes> {
         let arrivals = match self.way {
-            Direction::Up => self.far_end.ask("")?,
+            Direction::Up => self.remote_host.ask("")?,
             Direction::Down => self.target.as_mut().context("there is no target")?.near.ask("")?,
         };
         Ok(ReceivedBytes::of(arrivals))

@@ -71,7 +71,7 @@ fn of_status(at: &Namespace, way: Direction) -> Result<Option<f64>> {
     let limits = answers::status(at)?.network.limits;
     let mut ways = limits.iter().flat_map(|limit| limit.ways());
     let shown = ways.find(|(of, _)| *of == direction(way));
-    Ok(shown.and_then(|(_, shown)| Some(shown.queue?.passing_mbit)))
+    Ok(shown.and_then(|(_, shown)| Some(shown.queue?.throughput_mbit)))
 }
 
 /// Its rate is the second number behind the direction.
@@ -105,7 +105,7 @@ fn mbit_of(shown: &str) -> Option<f64> {
 fn of_page(state: &str, way: Direction) -> Option<f64> {
     let state: Value = serde_json::from_str(state).ok()?;
     let mut limits = state["limits"].as_array()?.iter();
-    limits.find(|limit| limit["direction"] == direction(way))?["queue"]["passing_mbit"].as_f64()
+    limits.find(|limit| limit["direction"] == direction(way))?["queue"]["throughput_mbit"].as_f64()
 }
 
 fn of_metrics(text: &str, way: Direction) -> Option<f64> {
@@ -143,7 +143,7 @@ mod tests {
         let shown = ["950", "950k", "5.7M", "1.2G", "-", "x"].map(mbit_of);
         let mbit = [Some(0.00095), Some(0.95), Some(5.7), Some(1200.0), None, None];
         assert_eq!(shown, mbit);
-        let page = r#"{"limits":[{"of":"x","direction":"upload","limit_mbit":6.0,"queue":{"passing_mbit":5.5}}]}"#;
+        let page = r#"{"limits":[{"of":"x","direction":"upload","limit_mbit":6.0,"queue":{"throughput_mbit":5.5}}]}"#;
         assert_eq!(
             [Direction::Up, Direction::Down].map(|way| of_page(page, way)),
             [Some(5.5), None]

@@ -38,7 +38,7 @@ pub const OPERATIONS: [(&str, usize, Act); 16] = [
         operator.tc(&format!("delete dev {STATION_DEVICE} root"))
     }),
     // Ours, put there once more by another tool: two instances for a moment.
-    ("qdisc_twice", 6, |operator| operator.put_up_twice()),
+    ("qdisc_twice", 6, |operator| operator.install_twice()),
     // Ours below `mq`, an instance for each queue of the device.
     ("under_mq", 2, |operator| operator.put_under_mq()),
     // Ours where it refuses to be.
@@ -53,7 +53,7 @@ pub const OPERATIONS: [(&str, usize, Act); 16] = [
     // The daemon ended and started with another configuration.
     ("reconfigured", 1, |operator| operator.restart_daemon()),
     ("daemon_killed", 1, |operator| operator.kill_only_daemon()),
-    // With its guardian. Unless it is reverted, the next start undoes what is left.
+    // With its watchdog. Unless it is reverted, the next start undoes what is left.
     ("both_killed", 2, |operator| {
         operator.kill_both()?;
         match is_one_in(&mut operator.random, 2) {
@@ -181,7 +181,7 @@ impl<'a> Operator<'a> {
         self.tc(&format!("replace dev {STATION_DEVICE} root {other}"))
     }
 
-    fn put_up_twice(&mut self) -> Result<()> {
+    fn install_twice(&mut self) -> Result<()> {
         let Some(ours) = self.stage.our_qdisc() else {
             return Ok(());
         };
@@ -214,7 +214,7 @@ impl<'a> Operator<'a> {
         let _ = self.stage.near.ip("link add gwother type dummy");
         self.tc(&format!("add dev {elsewhere} {ours}"))?;
         let _ = self.stage.near.ip("link delete gwother");
-        // What was refused there must not have touched what is in force here.
+        // What was refused there must not have touched what is active here.
         self.compare()
     }
 
@@ -318,7 +318,7 @@ impl<'a> Operator<'a> {
     fn any_configuration(&mut self) -> serde_json::Value {
         let random = &mut self.random;
         let mut yes = || is_one_in(random, 2);
-        let (admission, drop_late, gate) = (yes(), yes(), yes());
+        let (admission, drop_late, cpu_gate) = (yes(), yes(), yes());
         let rate = pick(random, &[0.4, 1.0, 10.0, 50.0, 100.0, 1_000.0]);
         let mut link = json!({"rate_mbit": rate});
         if is_one_in(random, 3) {
@@ -331,9 +331,9 @@ impl<'a> Operator<'a> {
                 "backend": pick(random, &["qdisc", "qdisc", "auto", "htb"]),
                 "admission": admission,
                 "drop_late": drop_late,
-                "gate": gate,
+                "cpu_gate": cpu_gate,
                 "realtime_percent": 1 + below(random, 100),
-                "trickle_kbit": pick(random, &[0, 0, 10, 1_000]),
+                "background_min_kbit": pick(random, &[0, 0, 10, 1_000]),
                 "guard_us": pick(random, &[0, 100, 3_000]),
             },
             "deadline": [{"port": RULE_PORT, "deadline_ms": pick(random, &[0.1, 10.0, 1_000.0])}],
@@ -354,7 +354,7 @@ impl<'a> Operator<'a> {
     fn kill_both(&mut self) -> Result<()> {
         self.daemon
             .take()
-            .map_or(Ok(()), |mut daemon| daemon.kill_with_guardian())
+            .map_or(Ok(()), |mut daemon| daemon.kill_with_watchdog())
     }
 
     fn change_background(&mut self) -> Result<()> {

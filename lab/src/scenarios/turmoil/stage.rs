@@ -73,10 +73,10 @@ impl TurmoilTestbed {
             let _ = end.ip(&format!("address replace {v6}/64 dev {device} nodad"));
         }
         for address in [FAR_V4.to_string(), FAR_V6.to_string()] {
-            // A packet that waits for its neighbour never comes to the queue.
+            // A packet that waits for its peer never comes to the queue.
             let mac = text(FAR_MAC);
             let _ = self.near.ip(&format!(
-                "neighbour replace {address} lladdr {mac} dev {device} nud permanent"
+                "peer replace {address} lladdr {mac} dev {device} nud permanent"
             ));
         }
     }
@@ -119,7 +119,7 @@ impl TurmoilTestbed {
         let other = Namespace::create(&format!("near{}", self.number))?;
         other.allow_ipv6(true)?;
         drop(std::mem::replace(&mut self.near, other));
-        // The far end vanishes with the near one, as soon as the last process has left the old namespace.
+        // The remote host vanishes with the near one, as soon as the last process has left the old namespace.
         let _ = self.far.ip(&format!("link delete {STATION_DEVICE}"));
         self.add_device(queues)
     }

@@ -82,8 +82,8 @@ pub fn bounds() -> Vec<Check> {
         checks.push(Check::metric(name, "wakeups", Relation::AtLeast(WAKEUPS)));
         if who != Priority::Reference {
             let percent = if who == Priority::Rule { 100.0 } else { 0.0 };
-            let in_force = Relation::Exactly(percent);
-            checks.push(Check::metric(name, "priority_at_end_percent", in_force).always());
+            let installed = Relation::Exactly(percent);
+            checks.push(Check::metric(name, "priority_at_end_percent", installed).always());
         }
     }
     for (name, ..) in TRIALS.iter().filter(|(_, guest, _)| guest.is_some()) {

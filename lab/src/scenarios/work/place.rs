@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where the work is done: a device and a far end with a real sshd, data to send, and the packaged rules.
+//! Where the work is done: a device and a remote host with a real sshd, data to send, and the packaged rules.
 //! Input: what is started there. Output: what arrives of it, and which class giveway says and shows that it has.
 
 use std::collections::BTreeSet;
@@ -80,7 +80,7 @@ impl BackupClient {
         &self.server.client
     }
 
-    /// Its queue is in force when this returns.
+    /// Its queue is active when this returns.
     pub fn start_daemon(&self, configuration: &Value, run: &Run) -> Result<Daemon> {
         let rules = self.file("rules.d").display().to_string();
         let daemon = Daemon::raise_with_rules(&rules, &self.device, configuration, &run.file(""))?;
@@ -188,7 +188,7 @@ impl BackupClient {
             connections += 1;
             as_expected += u32::from(flow.class.name() == class);
             let owner = flow.flow.owner.as_ref().map_or("nobody", |owner| &owner.command);
-            let words = format!("{}, by {}: {}", flow.class.name(), flow.class_rule, flow.class_why);
+            let words = format!("{}, by {}: {}", flow.class.name(), flow.class_rule, flow.class_reason);
             outcome.note(point, &format!("connection of {owner} to port {port}"), &words);
         }
         outcome.set(point, "processes", f64::from(processes));

@@ -52,7 +52,7 @@ impl Probe for Computing {
     }
 
     fn prepare<'a>(&'a self, testbed: &'a Testbed, place: &mut Place, _run: &Run) -> Result<Box<dyn Measure + 'a>> {
-        place.far_end()?;
+        place.remote_host()?;
         Ok(Box::new(Working {
             computing: self,
             loads: &testbed.loads,
@@ -70,14 +70,14 @@ impl Measure for Working<'_> {
         let Computing { steps, repetitions } = *self.computing;
         for repetition in 1..=repetitions {
             run.progress.tick(&format!("run {repetition} of {repetitions}"));
-            let (begun, received) = (Instant::now(), place.far_end()?.received_bytes()?);
+            let (begun, received) = (Instant::now(), place.remote_host()?.received_bytes()?);
             pause(&mut random)?;
-            let (pause_s, before) = (begun.elapsed().as_secs_f64(), place.far_end()?.received_bytes()?);
+            let (pause_s, before) = (begun.elapsed().as_secs_f64(), place.remote_host()?.received_bytes()?);
             let seconds = self.work.ask(steps)?;
             self.measured.push(Measured {
                 seconds,
                 pause_s,
-                background_bytes: place.far_end()?.received_bytes()? - before,
+                background_bytes: place.remote_host()?.received_bytes()? - before,
                 background_pause_bytes: before - received,
             });
         }

@@ -85,7 +85,7 @@ impl Probe for Requests {
     }
 
     fn prepare<'a>(&'a self, testbed: &'a Testbed, place: &mut Place, _run: &Run) -> Result<Box<dyn Measure + 'a>> {
-        place.far_end()?;
+        place.remote_host()?;
         let link = match (&place.network, testbed.shape()) {
             (Network::Uplink(uplink), Some(shape)) => Some(uplink.link_end(shape)?),
             _ => None,
@@ -134,13 +134,13 @@ impl Measure for Requesting<'_> {
             shuffle(&mut kinds, &mut random);
             for &(method, kb) in &kinds {
                 pause(&mut random)?;
-                let before = place.far_end()?.received_bytes()?;
+                let before = place.remote_host()?.received_bytes()?;
                 let completed = self.client.request(method, kb * KB)?;
                 self.measured.push(Measured {
                     method,
                     kb,
                     completed,
-                    background_bytes: place.far_end()?.received_bytes()? - before,
+                    background_bytes: place.remote_host()?.received_bytes()? - before,
                 });
             }
         }
@@ -165,7 +165,7 @@ impl Requesting<'_> {
         Ok(Totals {
             at: Instant::now(),
             carried: self.client.carried()?,
-            upload_received_bytes: place.far_end()?.received_bytes()?,
+            upload_received_bytes: place.remote_host()?.received_bytes()?,
         })
     }
 
@@ -179,7 +179,7 @@ impl Requesting<'_> {
             outcome.set(&point, "completion_mean_s", mean(&seconds));
             outcome.set(&point, "completion_p95_s", percentile(&seconds, 95.0));
             if run.has_virtual_time() {
-                // Of the whole machine, link and far end included: one is a nanosecond.
+                // Of the whole machine, link and remote host included: one is a nanosecond.
                 outcome.set(&point, "instructions", mean(&values(|c| c.busy_ns as f64)));
             }
             if self.has_upload {

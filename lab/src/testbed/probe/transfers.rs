@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Endless transfers, and what they moved in the measured time.
 //! Input: which station sends when, or is sent to. Output: goodput, fairness, retransmits, RTT; on an access point the air's counters
-//! and, where daemons run, the caps in force.
+//! and, where daemons run, the caps active.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::air::AirInterval;
 use crate::cell::Cell;
 use crate::experiment::Run;
 use crate::giveway::Recorder;
-use crate::giveway::answers::{CapChange, Status, caps_in_force};
+use crate::giveway::answers::{CapChange, Status, active_caps};
 use crate::interrupt::pause_until;
 use crate::medium::report::MediumReport;
 use crate::outcome::{Curve, Outcome};
@@ -84,8 +84,8 @@ struct Observed {
     end: MediumReport,
     caps: Vec<f64>,
     expired: Option<f64>,
-    /// In the end: neighbours that a daemon believes, in the mean.
-    neighbours: Option<f64>,
+    /// In the end: peers that a daemon authenticates, in the mean.
+    peers: Option<f64>,
     /// Of the measured time, how long the daemon that waited longest for a processor did.
     waited_percent: Option<f64>,
 }
@@ -159,7 +159,7 @@ impl Measure for Transferring<'_> {
                     waited = cell.daemons_waited_ns()?;
                 }
                 (Step::ReadCaps, Network::AccessPoint(cell)) if cell.has_daemons() => {
-                    let caps = cell.statuses()?.into_iter().flat_map(|status| caps_in_force(&status));
+                    let caps = cell.statuses()?.into_iter().flat_map(|status| active_caps(&status));
                     observed.caps.extend(caps.map(|cap| cap as f64));
                 }
                 (Step::End, Network::AccessPoint(cell)) => {
@@ -179,11 +179,11 @@ impl Measure for Transferring<'_> {
                 let statuses = cell.statuses()?;
                 let expired = |status: &Status| status.network.reports.counters.expired as f64;
                 observed.expired = Some(statuses.iter().map(expired).sum());
-                let believed = |status: &Status| {
-                    let neighbours = status.network.neighbours.iter();
-                    neighbours.filter(|neighbour| neighbour.believed).count() as f64
+                let authenticated = |status: &Status| {
+                    let peers = status.network.peers.iter();
+                    peers.filter(|peer| peer.authenticated).count() as f64
                 };
-                observed.neighbours = mean(&statuses.iter().map(believed).collect::<Vec<_>>());
+                observed.peers = mean(&statuses.iter().map(authenticated).collect::<Vec<_>>());
             }
             self.observed = Some(observed);
         }
@@ -271,7 +271,7 @@ fn measure_air(outcome: &mut Outcome, point: &str, transfer: &Transfers, observe
     if let Some(expired) = observed.expired {
         outcome.set(point, "report_airtime_percent", air.report_airtime_percent());
         outcome.set(point, "false_expiries", expired);
-        outcome.set(point, "neighbours", observed.neighbours);
+        outcome.set(point, "peers", observed.peers);
         outcome.set(point, "daemon_waited_percent", observed.waited_percent);
         outcome.set(point, "observed_h", end.elapsed_ns as f64 / 3.6e12);
         // While the number of senders changes there is no one cap.

@@ -23,7 +23,7 @@ use crate::scheduling::{keep_in_memory, take_fifo};
 
 pub const ANSWER_PORT: u16 = 5_009;
 pub const REQUEST_BYTES: usize = 200;
-/// Above everything of giveway's (its own thread has 49) only by being the far end of the wire.
+/// Above everything of giveway's (its own thread has 49) only by being the remote host of the wire.
 const PRIORITY: i32 = 50;
 /// The answers to the last requests.
 const DRAIN_NS: u64 = 1_000_000_000;

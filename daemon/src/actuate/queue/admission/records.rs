@@ -26,7 +26,7 @@ pub(super) fn config_of(plan: &Plan) -> types::gw_link_config {
     let flags = [
         (plan.tuning.admission, flag::GW_ADMIT),
         (plan.tuning.drop_late, flag::GW_DROP_LATE),
-        (plan.tuning.gate, flag::GW_GATE),
+        (plan.tuning.cpu_gate, flag::GW_CPU_GATE),
         (plan.tuning.call_marks, flag::GW_CALLS),
         (plan.tuning.promises_nothing_yet(), flag::GW_ONLY_NAMED),
         (plan.tuning.orders_downloads, flag::GW_ORDERS_DOWNLOADS),
@@ -38,18 +38,18 @@ pub(super) fn config_of(plan: &Plan) -> types::gw_link_config {
     };
     let class_of_band = match plan.backend {
         Backend::Htb => htb::CLASS_OF_BAND,
-        Backend::Qdisc | Backend::None => Default::default(),
+        Backend::Bpf | Backend::None => Default::default(),
     };
     types::gw_link_config {
         class_of_band,
         class_of_local,
         mark_of_class: marks_of(&plan.tuning.marks),
         rate_bytes_per_s: plan.tuning.rate_bytes_per_s.unwrap_or(0),
-        trickle_bytes_per_s: plan.tuning.trickle_bytes_per_s,
+        background_min_bytes_per_s: plan.tuning.background_min_bytes_per_s,
         short_mss: plan.tuning.short_mss.unwrap_or(0),
         ifindex: plan.ifindex,
         backend: match plan.backend {
-            Backend::Qdisc => types::gw_backend::GW_BACKEND_EDF,
+            Backend::Bpf => types::gw_backend::GW_BACKEND_EDF,
             Backend::Htb => types::gw_backend::GW_BACKEND_FIFO,
             Backend::None => types::gw_backend::GW_BACKEND_NONE,
         },

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Registers the congestion control that eases a change of the clamp (bpf/ease.bpf.c) under a name of its own.
-//! Optional: without it a lift restarts slow start.
+//! Optional: without it a clear restarts slow start.
 
 use std::mem::MaybeUninit;
 

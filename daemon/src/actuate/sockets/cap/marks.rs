@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How caps are undone when the process that set them is gone: by the marks in sockets' storage (bpf/mark.h), whose map is pinned and
-//! held by the guardian; where that cannot be had, by every value that was ever put on a socket. Input: the journal of
-//! sockets. Output: a line for each socket that was put back.
+//! held by the watchdog; where that cannot be had, by every value that was ever put on a socket. Input: the journal of
+//! sockets. Output: a line for each socket that was restored.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use libbpf_rs::{MapCore as _, MapHandle, MapType};
 use serde::{Deserialize, Serialize};
 
-use super::lift::{LAYOUT, Lift, TreatedSocket};
+use super::clear::{Clear, LAYOUT, TreatedSocket};
 use crate::journal::register::{JournalFile, UndoHandler};
 use crate::journal::{Entry, Irreversible};
 use crate::kernel::own_netns;
@@ -30,25 +30,25 @@ pub enum CapEntry {
 pub const UNDO: UndoHandler = UndoHandler::of::<CapEntry>(JournalFile::Sockets);
 
 impl Entry for CapEntry {
-    fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
+    fn restore(&self, dry_run: bool) -> Result<Vec<String>> {
         match self {
             Self::Marked { map_id } => undo_marked(*map_id, dry_run),
             Self::Value(value) => undo_values(&[*value], dry_run),
         }
     }
 
-    /// All values in one walk over the sockets.
-    fn put_back_all(entries: &[Self], dry_run: bool) -> Vec<Result<Vec<String>>> {
+    /// All values in one scan over the sockets.
+    fn restore_all(entries: &[Self], dry_run: bool) -> Vec<Result<Vec<String>>> {
         let value = |entry: &Self| match entry {
             Self::Value(value) => Some(*value),
             Self::Marked { .. } => None,
         };
         let values: Vec<u32> = entries.iter().filter_map(value).collect();
         let by_value = undo_values(&values, dry_run).map_err(|error| format!("{error:#}"));
-        let mut lifted = by_value.as_ref().ok().cloned();
+        let mut cleared = by_value.as_ref().ok().cloned();
         let outcome = |entry: &Self| match (entry, &by_value) {
-            (Self::Marked { .. }, _) => entry.put_back(dry_run),
-            (Self::Value(_), Ok(_)) => Ok(lifted.take().unwrap_or_default()),
+            (Self::Marked { .. }, _) => entry.restore(dry_run),
+            (Self::Value(_), Ok(_)) => Ok(cleared.take().unwrap_or_default()),
             (Self::Value(_), Err(error)) => Err(anyhow!("{error}")),
         };
         entries.iter().map(outcome).collect()
@@ -78,8 +78,8 @@ fn undo_values(values: &[u32], dry_run: bool) -> Result<Vec<String>> {
 }
 
 fn undo(marks: Option<&MapHandle>, values: &[u32], dry_run: bool) -> Result<Vec<String>> {
-    let lift = Lift::open(own_netns()?, marks, dry_run);
-    let found = lift
+    let clear = Clear::open(own_netns()?, marks, dry_run);
+    let found = clear
         .context("caps may be left on sockets; try `giveway revert` again")?
         .run(values)?;
     let refused = found.iter().filter(|one| one.error.is_some()).count();

@@ -14,7 +14,7 @@ use super::link::LoadLink;
 /// Sent at once; the next ones follow when these are answered, or after [`PATIENCE`].
 const WINDOW: usize = 64;
 const PATIENCE: Duration = Duration::from_millis(10);
-/// How long the first answer may take: the kernel first has to bring both ends up and find the neighbour.
+/// How long the first answer may take: the kernel first has to bring both ends up and find the peer.
 const FIRST_ANSWER: Duration = Duration::from_secs(5);
 const PAYLOAD_BYTES: usize = 56;
 const ECHO_REQUEST: u8 = 8;
@@ -55,7 +55,7 @@ fn exchange(socket: &mut Socket, request: &[u8], requests: usize) -> Result<usiz
         match socket.read(&mut packet) {
             Ok(length) => answered += usize::from(is_reply(&packet[..length])),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => break,
-            // What else comes back ("host unreachable" before the neighbour is found) is no answer.
+            // What else comes back ("host unreachable" before the peer is found) is no answer.
             Err(error) if error.kind() == ErrorKind::HostUnreachable => break,
             Err(error) => return Err(error).context("cannot read echo replies"),
         }

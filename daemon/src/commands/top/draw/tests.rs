@@ -55,7 +55,7 @@ fn a_socket_has_all_that_matters_at_80_columns() {
     let shown = lines(&drawn(&model, &LOOK, 80, 24));
     let titles = shown.iter().find(|line| line.contains("PROCESS")).unwrap();
     for title in [
-        "REMOTE", "CLASS", "CWND", "CAP", "RTT", "QUEUE", "bit/s▼", "TREND", "STATE",
+        "REMOTE", "CLASS", "CWND", "CAP", "RTT", "SEND-Q", "bit/s▼", "TREND", "STATE",
     ] {
         assert!(titles.contains(title), "{title}: {titles}");
     }
@@ -67,12 +67,12 @@ fn a_socket_has_all_that_matters_at_80_columns() {
     for part in [
         "wlan0",
         "up 1 h 06 min",
-        "1 neighbour",
+        "1 peer",
         "2 sending devices",
         "background",
         "[1 Sockets]",
         "q quit",
-        "1 problem",
+        "1 warning",
     ] {
         assert!(all.contains(part), "{part}:\n{all}");
     }
@@ -148,9 +148,9 @@ fn what_a_process_is_called_changes_nothing_but_its_own_cell() {
         let view = &mut status.network.flows[0];
         view.flow.owner.as_mut().unwrap().command = name.to_owned();
         view.unit = Some(name.repeat(100));
-        view.class_why = name.repeat(100);
-        status.daemon.degraded = vec![name.repeat(100)];
-        status.changes[0].change.why = name.repeat(100);
+        view.class_reason = name.repeat(100);
+        status.daemon.warnings = vec![name.repeat(100)];
+        status.changes[0].change.reason = name.repeat(100);
         let mut model = looking_at(status);
         let found = lines(&drawn(&model, &LOOK, 80, 24));
         for (found, expected) in found
@@ -189,7 +189,7 @@ fn why_says_what_giveway_why_says() {
     let shown = lines(&drawn(&model, &LOOK, 100, 30)).join(" ");
     let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
-        "(the latest of 2 times)",
+        "(latest of 2)",
         "cwnd cap none -> 43 segments; rule fixed",
         "two devices share",
     ] {

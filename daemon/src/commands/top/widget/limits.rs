@@ -35,8 +35,8 @@ pub fn table(limits: &[LimitUse]) -> Rows<LimitRow<'_>> {
 }
 
 impl LimitRow<'_> {
-    fn passing_mbit(&self) -> f64 {
-        self.way.queue.map_or(0.0, |queue| queue.passing_mbit)
+    fn throughput_mbit(&self) -> f64 {
+        self.way.queue.map_or(0.0, |queue| queue.throughput_mbit)
     }
 
     fn of_queue(&self, shown: impl FnOnce(&Passing) -> String) -> Cell {
@@ -65,18 +65,19 @@ impl TableRow for LimitRow<'_> {
 
 // Long: a table, an entry a column.
 fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
-    let number = |title, rank, cell: fn(&LimitRow<'a>, &Theme, usize) -> Cell, order: Option<Order<'a>>| Column {
-        title,
-        least: 7,
-        most: 8,
-        rank,
-        side: Alignment::Right,
-        cell,
-        order,
-    };
+    let number =
+        |title: &'static str, rank, cell: fn(&LimitRow<'a>, &Theme, usize) -> Cell, order: Option<Order<'a>>| Column {
+            title,
+            least: (title.len() as u16).max(7),
+            most: 10,
+            rank,
+            side: Alignment::Right,
+            cell,
+            order,
+        };
     vec![
         Column {
-            title: "LIMIT",
+            title: "OF",
             least: 16,
             most: 60,
             rank: 0,
@@ -85,25 +86,25 @@ fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
             order: Some(|a, b| a.of.cmp(b.of)),
         },
         Column {
-            title: "WAY",
-            least: 8,
-            most: 8,
+            title: "DIRECTION",
+            least: 9,
+            most: 9,
             rank: 0,
             side: Alignment::Left,
             cell: |row, _, _| row.direction.into(),
             order: Some(|a, b| a.direction.cmp(b.direction)),
         },
         number(
-            "AT MOST",
+            "LIMIT",
             1,
             |row, _, _| bits_per_s(Some(row.way.limit_mbit * 1e6)).into(),
             Some(|a, b| b.way.limit_mbit.total_cmp(&a.way.limit_mbit)),
         ),
         number(
-            "PASSING",
+            "THROUGHPUT",
             1,
-            |row, _, _| row.of_queue(|queue| bits_per_s(Some(queue.passing_mbit * 1e6))),
-            Some(|a, b| b.passing_mbit().total_cmp(&a.passing_mbit())),
+            |row, _, _| row.of_queue(|queue| bits_per_s(Some(queue.throughput_mbit * 1e6))),
+            Some(|a, b| b.throughput_mbit().total_cmp(&a.throughput_mbit())),
         ),
         number(
             "FLOWS",
@@ -118,9 +119,9 @@ fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
             None,
         ),
         number(
-            "WAITS",
+            "BACKLOG",
             4,
-            |row, _, _| row.of_queue(|queue| bytes(queue.passed.waiting_bytes)),
+            |row, _, _| row.of_queue(|queue| bytes(queue.passed.backlog_bytes)),
             None,
         ),
         number(

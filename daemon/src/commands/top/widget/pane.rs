@@ -50,10 +50,10 @@ fn content(model: &Model, pane: &Pane) -> (String, Vec<String>) {
             }
             (format!(" why: {title}"), lines)
         }
-        Pane::Degraded if status.daemon.degraded.is_empty() => {
+        Pane::Warnings if status.daemon.warnings.is_empty() => {
             (" what does not work".to_owned(), vec!["everything works".to_owned()])
         }
-        Pane::Degraded => (" what does not work".to_owned(), status.daemon.degraded.clone()),
+        Pane::Warnings => (" what does not work".to_owned(), status.daemon.warnings.clone()),
         Pane::Help => (" keys; Esc closes this".to_owned(), help()),
     }
 }

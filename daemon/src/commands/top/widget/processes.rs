@@ -37,7 +37,7 @@ pub fn table(status: &Status, history: &RateHistory) -> Rows<ProcessRow> {
         let pid = view.flow.owner.as_ref().map_or(0, |owner| owner.pid);
         rows.entry(pid).or_default().add(view, history);
     }
-    let held = status.priority.iter().flat_map(|priority| &priority.held);
+    let held = status.priority.iter().flat_map(|priority| &priority.processes);
     for held in held.filter(|held| held.granted) {
         let row = rows.entry(held.pid).or_default();
         row.realtime.clone_from(&held.schedule);
@@ -191,13 +191,13 @@ fn of_numbers() -> [Column<ProcessRow>; 6] {
     };
     [
         number(
-            "SOCKS",
+            "SOCKETS",
             4,
             |row: &ProcessRow, _: &_, _| count(row.sockets).into(),
             |a: &ProcessRow, b| b.sockets.cmp(&a.sockets),
         ),
         number(
-            "SEND",
+            "SENDERS",
             6,
             |row, _, _| count(row.senders).into(),
             |a, b| b.senders.cmp(&a.senders),
@@ -215,7 +215,7 @@ fn of_numbers() -> [Column<ProcessRow>; 6] {
             |a, b| b.rtt_us.cmp(&a.rtt_us),
         ),
         number(
-            "QUEUE",
+            "SEND-Q",
             8,
             |row, _, _| bytes(row.queue_bytes).into(),
             |a, b| b.queue_bytes.cmp(&a.queue_bytes),
@@ -241,7 +241,7 @@ fn of_more() -> [Column<ProcessRow>; 5] {
             order: None,
         },
         Column {
-            title: "OUT",
+            title: "UP",
             least: 5,
             most: 6,
             rank: 10,
@@ -250,7 +250,7 @@ fn of_more() -> [Column<ProcessRow>; 5] {
             order: Some(|a, b| b.out.total_cmp(&a.out)),
         },
         Column {
-            title: "IN",
+            title: "DOWN",
             least: 5,
             most: 6,
             rank: 10,

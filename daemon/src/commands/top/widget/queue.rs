@@ -70,9 +70,9 @@ impl TableRow for BandRow<'_> {
         let found = self
             .link
             .queue
-            .measured
+            .estimate
             .map_or(String::new(), |rate| format!("; {}", rate.shown()));
-        format!("{}: {}{found}", self.link.interface, self.link.queue.why)
+        format!("{}: {}{found}", self.link.interface, self.link.queue.reason)
     }
 }
 
@@ -118,9 +118,9 @@ fn of_names<'a>() -> [Column<BandRow<'a>>; 2] {
 }
 
 fn of_numbers<'a>() -> [Column<BandRow<'a>>; 9] {
-    let number = |title, rank, cell| Column {
+    let number = |title: &'static str, rank, cell| Column {
         title,
-        least: 5,
+        least: (title.len() as u16).max(5),
         most: 7,
         rank,
         side: Alignment::Right,
@@ -131,7 +131,7 @@ fn of_numbers<'a>() -> [Column<BandRow<'a>>; 9] {
         number("bit/s", 0, |row: &BandRow<'a>, _: &_, _| {
             bits_per_s(row.track.and_then(Track::rate)).into()
         }),
-        number("WAIT", 1, |row, _, _| {
+        number("BACKLOG", 1, |row, _, _| {
             row.served(|served| count(served.backlog_packets))
         }),
         number("BYTES", 6, |row, _, _| row.served(|served| bytes(served.backlog_bytes))),

@@ -66,7 +66,7 @@ impl SocketRow<'_> {
     }
 
     fn mark(&self) -> &'static str {
-        match (self.view.stepped_back, self.view.sender) {
+        match (self.view.conflict, self.view.sender) {
             (true, _) => "!",
             (false, true) => ">",
             (false, false) => "",
@@ -125,7 +125,7 @@ impl TableRow for SocketRow<'_> {
             .collect();
         format!(
             "{process} {local} to {remote}{unit}: {class}, {}{enforced}",
-            view.class_why
+            view.class_reason
         )
     }
 }
@@ -220,7 +220,7 @@ fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
             |a, b| b.view.flow.srtt_us.cmp(&a.view.flow.srtt_us),
         ),
         number(
-            "QUEUE",
+            "SEND-Q",
             5,
             7,
             |row, _, _| row.of_tcp(|| bytes(row.queue_bytes())),
@@ -261,7 +261,7 @@ fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
 fn of_more<'a>() -> [Column<SocketRow<'a>>; 5] {
     [
         Column {
-            title: "OUT",
+            title: "UP",
             least: 5,
             most: 6,
             rank: 10,
@@ -270,7 +270,7 @@ fn of_more<'a>() -> [Column<SocketRow<'a>>; 5] {
             order: Some(|a, b| order(a.out()).cmp(&order(b.out()))),
         },
         Column {
-            title: "IN",
+            title: "DOWN",
             least: 5,
             most: 6,
             rank: 10,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is in force, in a few lines above everything else, and whether the daemon answers.
+//! What is active, in a few lines above everything else, and whether the daemon answers.
 
 use giveway_engine::status::Status;
 use ratatui::buffer::Buffer;
@@ -7,10 +7,11 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::line;
+use crate::commands::clock::{duration, duration_s};
 use crate::commands::counted;
-use crate::commands::status::{policy_line, queue_lines, realtime_line};
+use crate::commands::status::{policy_line, priority_line, queue_lines};
 use crate::commands::top::model::Model;
-use crate::commands::top::text::{duration, told_bits_per_s};
+use crate::commands::top::text::told_bits_per_s;
 use crate::commands::top::theme::Theme;
 
 const TREND_COLUMNS: usize = 16;
@@ -46,25 +47,26 @@ fn title(model: &Model) -> String {
     format!(
         "giveway {} on {interface}, up {}{dry}; {}{by_hand}",
         status.daemon.version,
-        duration(status.daemon.uptime_s),
-        counted(network.neighbours.len(), "neighbour"),
+        duration_s(status.daemon.uptime_s),
+        counted(network.peers.len(), "peer"),
     )
 }
 
 fn traffic(model: &Model, status: &Status, theme: &Theme) -> String {
     let (out, arrived) = model.history.totals();
     let senders = status.network.flows.iter().filter(|view| view.sender).count();
-    let degraded = match status.daemon.degraded.len() {
+    let warnings = match status.daemon.warnings.len() {
         0 => String::new(),
-        parts => format!("; {} (d)", counted(parts, "problem")),
+        parts => format!("; {} (d)", counted(parts, "warning")),
     };
     format!(
-        "TCP    out {} {} in {}; {}, {senders} send{degraded}; real time: {}",
+        "TCP    up {} {} down {}; {}, {}{warnings}; priority: {}",
         told_bits_per_s(out),
         theme.sparkline(&model.history.out, TREND_COLUMNS).trim_start(),
         told_bits_per_s(arrived),
         counted(status.network.flows.len(), "socket"),
-        realtime_line(status.priority.as_ref()),
+        counted(senders, "sender"),
+        priority_line(status.priority.as_ref()),
     )
 }
 
@@ -82,13 +84,13 @@ fn state(model: &Model, theme: &Theme, area: Rect, buffer: &mut Buffer) {
     let place = Rect::new(area.right() - width, area.y, width, 1);
     line(said, theme.alarm(), theme, place, buffer);
     if let (Some(trouble), true) = (&model.trouble, area.height > 1) {
-        let ago = duration(model.now.saturating_sub(trouble.since).as_secs_f64());
+        let ago = duration(model.now.saturating_sub(trouble.since));
         let what = if model.latest.is_some() {
             "what is below is old"
         } else {
             "asking again each second"
         };
-        let text = format!("for {ago}: {}; {what}", trouble.why);
+        let text = format!("for {ago}: {}; {what}", trouble.reason);
         let place = Rect::new(area.x, area.y + 1, area.width, 1);
         buffer.set_style(place, theme.alarm());
         line(

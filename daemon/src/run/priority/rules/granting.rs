@@ -37,28 +37,28 @@ impl RulesLoop {
         while let Some(action) = actions.pop_front() {
             match action {
                 priority::Action::Grant { id, schedule } => {
-                    self.count_lent_by(id);
+                    self.count_donated_by(id);
                     let reopen = || Handle::of(id, &self.tools.tasks);
                     let outcome = handle.take().map_or_else(reopen, Ok);
                     let outcome = outcome.context("it cannot be opened");
-                    // Before they have it: who waits for a lock already lends it at once, and the kernel tells of that once.
+                    // Before they have it: who waits for a lock already donates it at once, and the kernel tells of that once.
                     let threads = self.tools.tasks.threads.of(id.pid).unwrap_or_default();
-                    self.may_lend(id, threads.into_iter().map(|thread| thread.tid).collect());
+                    self.may_donate(id, threads.into_iter().map(|thread| thread.tid).collect());
                     let outcome = outcome.and_then(|handle| self.tools.actuator.apply(handle, id, &schedule));
                     refused = outcome.as_ref().err().map(|error| format!("{error:#}"));
                     if outcome.is_ok() {
                         let given = self.tools.actuator.threads(id);
-                        let new = given.filter(|tid| !self.tools.lending.has(id, *tid)).collect();
-                        self.may_lend(id, new);
+                        let new = given.filter(|tid| !self.tools.donation.has(id, *tid)).collect();
+                        self.may_donate(id, new);
                     } else {
-                        self.tools.lending.remove(id);
+                        self.tools.donation.remove(id);
                     }
                     let became = match outcome {
                         Err(_) if self.has_ended(id) => priority::Input::EndedBefore { id },
                         Err(error) if errno_of(&error).is_some_and(|errno| errno != Errno::ESRCH) => {
-                            let why = format!("{error:#}");
-                            self.retry_later(why.clone());
-                            priority::Input::NotGiven { id, why }
+                            let reason = format!("{error:#}");
+                            self.retry_later(reason.clone());
+                            priority::Input::NotGiven { id, reason }
                         }
                         outcome => priority::Input::Outcome {
                             id,
@@ -68,7 +68,7 @@ impl RulesLoop {
                     actions.extend(self.engine.step(became));
                 }
                 priority::Action::GrantTask { id, tid } => {
-                    self.may_lend(id, vec![tid]);
+                    self.may_donate(id, vec![tid]);
                     if let Err(error) = self.tools.actuator.apply_task(id, tid) {
                         if is_shortage(&error) && self.missed.len() < MISSED_KEPT {
                             self.missed.insert((id, tid));
@@ -79,7 +79,7 @@ impl RulesLoop {
                 }
                 priority::Action::Revoke { id } => {
                     self.tools.actuator.revert(id);
-                    self.tools.lending.remove(id);
+                    self.tools.donation.remove(id);
                 }
                 priority::Action::ScanProcesses => {
                     self.follow_rules();
@@ -114,7 +114,7 @@ impl RulesLoop {
         if is_time_to_check {
             self.checked = at;
         }
-        self.count_lent();
+        self.count_donated();
         let granted = self.engine.lock().granted();
         let mut processes = Vec::new();
         for id in granted {
@@ -145,23 +145,23 @@ impl RulesLoop {
         main.map_or(0, |main| main.tasks).min(given)
     }
 
-    /// What these threads of a process lend is counted from now on.
-    pub(super) fn may_lend(&mut self, id: ProcessId, tids: Vec<u32>) {
-        let added = self.tools.lending.add(id, tids);
+    /// What these threads of a process donate is counted from now on.
+    pub(super) fn may_donate(&mut self, id: ProcessId, tids: Vec<u32>) {
+        let added = self.tools.donation.add(id, tids);
         self.tolerate(added);
     }
 
-    /// Before anything is told of a process: what it has lent may be all that is to be told.
-    pub(super) fn count_lent_by(&mut self, id: ProcessId) {
-        if self.tools.lending.knows(id.pid) {
-            self.count_lent();
+    /// Before anything is told of a process: what it has donated may be all that is to be told.
+    pub(super) fn count_donated_by(&mut self, id: ProcessId) {
+        if self.tools.donation.knows(id.pid) {
+            self.count_donated();
         }
     }
 
-    pub(super) fn count_lent(&mut self) {
-        let lent = self.tools.lending.take();
-        for lent in self.tolerate(lent).into_iter().flatten() {
-            self.feed(lent, None);
+    pub(super) fn count_donated(&mut self) {
+        let donated = self.tools.donation.take();
+        for donated in self.tolerate(donated).into_iter().flatten() {
+            self.feed(donated, None);
         }
     }
 }

@@ -189,7 +189,7 @@ impl RulesLoop {
 
     pub(super) fn begin(&mut self, started: StartedProcess, handle: Handle) {
         let id = started.id;
-        self.count_lent_by(id);
+        self.count_donated_by(id);
         if let Some(before) = self.held.insert(id.pid, id).filter(|before| *before != id) {
             // An end that no event told of.
             self.end(before, Duration::ZERO);
@@ -212,8 +212,8 @@ impl RulesLoop {
     }
 
     pub(super) fn end(&mut self, id: ProcessId, cpu: Duration) {
-        self.count_lent_by(id);
-        self.tools.lending.remove(id);
+        self.count_donated_by(id);
+        self.tools.donation.remove(id);
         self.tools.actuator.forget(id);
         self.feed(priority::Input::Exited { id, cpu }, None);
         self.changes.ended(&Subject::Process { id });
@@ -242,7 +242,7 @@ impl RulesLoop {
     }
 }
 
-/// giveway itself and its guardian are not for rules.
+/// giveway itself and its watchdog are not for rules.
 pub(super) fn is_own(found: &ReadProcess) -> bool {
     let own = std::process::id();
     found.started.id.pid == own || found.parent == own

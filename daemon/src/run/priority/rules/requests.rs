@@ -52,10 +52,10 @@ impl RulesLoop {
             ThreadRequest::NapiThreads(threads, priority) => {
                 self.feed(priority::Input::NapiThreads { threads, priority }, None)
             }
-            ThreadRequest::Pause(why, done) => {
+            ThreadRequest::Pause(reason, done) => {
                 // What was used until now counts for who used it.
                 self.account();
-                let actions = self.engine.lock().pause(now(), why);
+                let actions = self.engine.lock().pause(now(), reason);
                 self.carry_out(actions, None);
                 let _ = done.send(());
             }
@@ -108,7 +108,7 @@ impl RulesLoop {
     }
 
     pub(super) fn read_asking(&mut self, pid: u32, uid: u32) -> Result<(Handle, StartedProcess), String> {
-        let unread = |why: String| format!("process {pid} asks and cannot be read: {why}");
+        let unread = |reason: String| format!("process {pid} asks and cannot be read: {reason}");
         let handle = Handle::open(pid).map_err(|error| unread(error.to_string()))?;
         let found = handle
             .read(&self.tools.tasks, &self.wanted)
@@ -132,7 +132,7 @@ impl RulesLoop {
         let refused = self.carry_out(actions, Some(handle));
         self.release_unless_held(id);
         match refused {
-            Some(why) => Err(why),
+            Some(reason) => Err(reason),
             None if self.engine.lock().is_dry_run() => Err("--dry-run changes nothing".to_owned()),
             None => Ok(()),
         }
@@ -142,13 +142,13 @@ impl RulesLoop {
         let mut status = self.engine.lock().status(now());
         status.changes.extend(self.changes.to_vec());
         status.changes.sort_by_key(|latest| latest.t_ns);
-        status.degraded.extend(self.failing.clone());
-        status.degraded.extend(self.short_of.clone());
-        status.degraded.extend(self.tools.lending.missing());
-        status.degraded.extend(self.chains_failing.clone());
-        status.degraded.extend(self.unusable_executables());
+        status.warnings.extend(self.failing.clone());
+        status.warnings.extend(self.short_of.clone());
+        status.warnings.extend(self.tools.donation.missing());
+        status.warnings.extend(self.chains_failing.clone());
+        status.warnings.extend(self.unusable_executables());
         if self.lost_events > 0 {
-            status.degraded.push(format!(
+            status.warnings.push(format!(
                 "{} events of processes were lost because they came too fast; all processes were looked at anew",
                 self.lost_events
             ));

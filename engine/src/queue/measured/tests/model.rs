@@ -11,9 +11,9 @@ const SEGMENT: u32 = 1448;
 /// What the modem holds.
 const BELOW_PACKETS: usize = 1_000;
 const OURS_PACKETS: usize = 1_000;
-/// What a slow far end's router holds.
+/// What a slow remote host's router holds.
 const FAR_PACKETS: f64 = 500.0;
-const PASS_MS: u64 = 100;
+const POLL_MS: u64 = 100;
 
 #[derive(Clone, Copy)]
 pub enum Load {
@@ -33,11 +33,11 @@ pub enum Load {
         round_trip_ms: u64,
     },
     /// The path goes on over a link that is slower, with a queue of its own.
-    SlowFarEnd {
+    SlowRemoteHost {
         round_trip_ms: u64,
         mbit: f64,
     },
-    /// Its far end acknowledges a packet in so many milliseconds. It has so many in flight, and takes no loss for anything.
+    /// Its remote host acknowledges a packet in so many milliseconds. It has so many in flight, and takes no loss for anything.
     Hoards {
         packets: u64,
         every_ms: u64,
@@ -143,7 +143,7 @@ impl Flow {
         let (round_trip_ms, udp_per_ms) = match load {
             Load::Cubic { round_trip_ms }
             | Load::Stranger { round_trip_ms }
-            | Load::SlowFarEnd { round_trip_ms, .. } => (Some(round_trip_ms), 0.0),
+            | Load::SlowRemoteHost { round_trip_ms, .. } => (Some(round_trip_ms), 0.0),
             Load::Hoards { .. } => (Some(20), 0.0),
             Load::Udp { mbit } | Load::UdpFrom { mbit, .. } => (None, mbit * 125.0 / PACKET),
         };
@@ -169,7 +169,7 @@ impl Flow {
             latest_ms: round_trip_ms.unwrap_or(0),
             delivered: 0,
             far_packet_ms: match load {
-                Load::SlowFarEnd { mbit, .. } => PACKET / (mbit * 125.0),
+                Load::SlowRemoteHost { mbit, .. } => PACKET / (mbit * 125.0),
                 Load::Hoards { every_ms, .. } => every_ms as f64,
                 _ => 0.0,
             },
@@ -363,7 +363,7 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
                 arrived += u64::from(flow.is_ours && flow.round_trip_ms.is_some() && !flow.hoards);
             }
         }
-        if now_ms % PASS_MS == 0 && way == Way::Auto {
+        if now_ms % POLL_MS == 0 && way == Way::Auto {
             let sockets: Vec<Socket> = flows
                 .iter()
                 .enumerate()

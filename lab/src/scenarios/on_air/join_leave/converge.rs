@@ -23,9 +23,9 @@ use crate::role::Role;
 use crate::traffic::realtime::monotonic_ns;
 use crate::traffic::stream::{TcpSource, start_sink};
 
-/// Alone a sender has no neighbour whose cap could be right.
+/// Alone a sender has no peer whose cap could be right.
 const FEWEST: usize = 2;
-/// From a station's return to the next death: its session has to be believed again.
+/// From a station's return to the next death: its session has to be authenticated again.
 const REJOIN: Duration = Duration::from_secs(5);
 /// Added to the time between events at random, so that they meet the reports at any phase.
 const JITTER_MS: u32 = 1_000;
@@ -70,7 +70,7 @@ pub fn limit_s(kind: &str) -> f64 {
 pub enum Right {
     /// P1's, at this RTT, of so many senders.
     Formula { rtt_ms: u64 },
-    /// Those that are in force before the next change, where nobody knows the capacity.
+    /// Those that are active before the next change, where nobody knows the capacity.
     Settled,
 }
 
@@ -84,12 +84,12 @@ impl Right {
     }
 }
 
-/// How long until every neighbour's cap is right.
+/// How long until every peer's cap is right.
 #[derive(Clone, Copy)]
 pub enum Change {
-    /// The number of senders walks from 2 to all and back; points `start` and `stop`.
+    /// The number of senders scans from 2 to all and back; points `start` and `stop`.
     StartStop { events: u64, settle_s: f64 },
-    /// A sender vanishes: daemon, guardian and traffic killed, station off the air.
+    /// A sender vanishes: daemon, watchdog and traffic killed, station off the air.
     Death { events: u64, settle_s: f64 },
 }
 
@@ -108,7 +108,7 @@ pub fn observe(cell: &mut Cell, right: Right, change: Change, run: &Run) -> Resu
     let begun = cell.air.counters()?;
     let mut group = Group::gather(cell, right, run.seed)?;
     match change {
-        Change::StartStop { events, settle_s } => group.walk(events, settle_s, run)?,
+        Change::StartStop { events, settle_s } => group.scan(events, settle_s, run)?,
         Change::Death { events, settle_s } => group.die(events, settle_s, run)?,
     }
     let seen = group.disperse()?;
@@ -230,7 +230,7 @@ impl<'a> Group<'a> {
     }
 
     /// The number of senders goes from two up to all and down again, by a random one each time.
-    fn walk(&mut self, events: u64, settle_s: f64, run: &Run) -> Result<()> {
+    fn scan(&mut self, events: u64, settle_s: f64, run: &Run) -> Result<()> {
         let stations = self.cell.stations();
         for station in 0..FEWEST.min(stations) {
             self.start(station)?;
@@ -248,7 +248,7 @@ impl<'a> Group<'a> {
             let kind = if up { "start" } else { "stop" };
             let sending = self.sending.clone();
             let station = self.any((0..stations).filter(|s| sending.contains(s) != up));
-            let station = station.context("a walk needs at least 3 stations")?;
+            let station = station.context("a scan needs at least 3 stations")?;
             let t_ns = if up { self.start(station)? } else { self.stop(station)? };
             self.settle(settle_s)?;
             self.expect(kind, t_ns, monotonic_ns()?);
@@ -284,10 +284,10 @@ impl<'a> Group<'a> {
 
     fn vanish(&mut self, station: usize) -> Result<u64> {
         let mut daemon = self.cell.take_daemon(station)?;
-        daemon.guardian().context("the daemon has no guardian")?;
+        daemon.watchdog().context("the daemon has no watchdog")?;
         let t_ns = monotonic_ns()?;
         self.cell.air.set_present(station, false)?;
-        daemon.kill_with_guardian()?;
+        daemon.kill_with_watchdog()?;
         self.source(station)?.kill()?;
         self.sending.remove(&station);
         self.sources[station] = None;
@@ -323,7 +323,7 @@ impl<'a> Group<'a> {
 }
 
 impl ObservedCaps {
-    /// Neighbours given up for silence although they were alive and on the air.
+    /// Peers given up for silence although they were alive and on the air.
     fn false_expiries(&self) -> usize {
         let is_true = |t_ns: u64, address: &str| {
             let mut deaths = self.deaths.iter().filter(|death| death.address == address);
@@ -343,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_expiry_is_false_unless_its_neighbour_was_dead_then() {
+    fn an_expiry_is_false_unless_its_peer_was_dead_then() {
         let expiry = |t_ns, address: &str| (t_ns, address.to_owned());
         let dead = Death {
             address: "10.77.0.3".into(),

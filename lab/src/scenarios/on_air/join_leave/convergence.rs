@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    fn lifted(t_ms: u64, cookie: u64) -> CapChange {
+    fn cleared(t_ms: u64, cookie: u64) -> CapChange {
         CapChange {
             cap: None,
             ..change(t_ms, cookie, 0)
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn a_socket_without_a_cap_in_the_end_has_not_settled() {
         let capped = [change(500, 1, 40), change(1_100, 1, 60)];
-        assert_eq!(settled_ms(&[&beside(&capped)[..], &[lifted(4_500, 2)]].concat()), None);
+        assert_eq!(settled_ms(&[&beside(&capped)[..], &[cleared(4_500, 2)]].concat()), None);
         assert_eq!(settled_ms(&capped), None);
     }
 

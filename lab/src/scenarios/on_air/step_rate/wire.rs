@@ -28,7 +28,7 @@ pub enum WireMethod {
     Plain,
     /// The queue's rate is found: `[link] rate_mbit = "auto"`.
     Auto,
-    /// A share is found: `[cap] policy = "found"`.
+    /// A share is found: `[cap] policy = "estimated"`.
     Found,
 }
 
@@ -58,7 +58,7 @@ fn start_daemon(modem: &Modem, method: WireMethod, run: &Run) -> Result<Option<D
         WireMethod::Auto => start_queue(modem, json!("auto"), run).map(Some),
         WireMethod::Found => {
             let configuration = json!({
-                "cap": {"policy": "found"},
+                "cap": {"policy": "estimated"},
                 "queue": {"backend": "none"},
                 "classes": {"congestion_control": false},
             });

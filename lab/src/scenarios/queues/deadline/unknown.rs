@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Packets with deadlines beside an upload, behind a modem whose rate nobody has told: on a link of one rate and on one that
-//! moves within seconds. Late is what arrives at the far end after its deadline, or never though it was not refused.
+//! moves within seconds. Late is what arrives at the remote host after its deadline, or never though it was not refused.
 
 use std::time::Instant;
 

@@ -38,7 +38,7 @@ impl Path {
         Ok(Self::Delayed(Uplink::raise(&shape)?))
     }
 
-    /// The device and the far end.
+    /// The device and the remote host.
     pub fn ends(&self) -> [Endpoint<'_>; 2] {
         let end = |at, address| Endpoint { at, address };
         match self {

@@ -58,7 +58,7 @@ pub fn run(run: &Run, timers: &Timers, priority: Priority) -> Result<Outcome> {
             .iter()
             .filter(|change| answers::is_demotion(change))
         {
-            eprintln!("{label}: giveway took the priority away: {}", change.why);
+            eprintln!("{label}: giveway took the priority away: {}", change.reason);
         }
         daemon.stop()?;
     }
