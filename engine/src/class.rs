@@ -115,7 +115,7 @@ impl Default for Verdict {
             class: Class::Standard,
             by: By::Nothing,
             rule: "default".to_owned(),
-            reason: "no rule matches, and nothing says that it can wait".to_owned(),
+            reason: "no rule matches, and nothing marks it as background".to_owned(),
             limits: LimitNumbers::NONE,
         }
     }
@@ -189,8 +189,8 @@ pub fn judge(rules: &Rules, seen: &FlowFacts<'_>) -> Verdict {
     let chosen = choice.and_then(|choice| choice.limit);
     if let Some(rule) = limited_by.filter(|_| ![By::Rule, By::Inheritance].contains(&verdict.by)) {
         verdict.reason += &match chosen {
-            Some(_) => format!("; the rate limit of {rule} holds in place of the command's own"),
-            None => format!("; the rate limit of {rule} is for it too"),
+            Some(_) => format!("; the rate limit of {rule} applies instead of the command's own"),
+            None => format!("; the rate limit of {rule} also applies"),
         };
     }
     let verdict = with_limit_of_command(verdict, limits, choice);
@@ -225,7 +225,7 @@ fn with_limit_of_command(mut verdict: Verdict, limits: LimitNumbers, choice: Opt
     let holds = chosen.filter(|chosen| limits.iter().any(|limit| limit == chosen.number));
     if let Some(chosen) = holds.filter(|_| verdict.by != By::Choice) {
         let shown = chosen.rates.shown();
-        verdict.reason += &format!("; all that its command starts may together {shown} (giveway exec)");
+        verdict.reason += &format!("; its command and child processes together {shown} (giveway exec)");
     }
     verdict
 }
@@ -351,13 +351,12 @@ fn chosen(seen: &FlowFacts<'_>) -> Option<Verdict> {
 
 /// What was chosen for a process decides; None where that is a limit without a class.
 pub fn of_choice(Choice { class, uid, limit }: Choice) -> Option<Verdict> {
-    let limited = limit.map(|limit| format!("; all of it may together {}", limit.rates.shown()));
+    let limited = limit.map(|limit| format!("; all its flows together {}", limit.rates.shown()));
     Some(Verdict {
         class: class?,
         by: By::Choice,
         rule: "giveway exec".to_owned(),
-        reason: format!("uid {uid} has chosen it for this process, or for one that started it")
-            + &limited.unwrap_or_default(),
+        reason: format!("chosen by uid {uid} for this process or a parent of it") + &limited.unwrap_or_default(),
         limits: LimitNumbers::NONE,
     })
 }

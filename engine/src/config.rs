@@ -63,9 +63,11 @@ fn hint(belongs: &Option<String>, nearest: &Option<String>) -> String {
         .as_ref()
         .map(|place| format!("; a key of this name belongs {place}"));
     let here = match nearest {
-        Some(name) => format!("; did you mean `{name}`? (`giveway config` lists every key, its unit and default)"),
+        Some(name) => {
+            format!("; did you mean `{name}`? (`giveway config default` lists every key, its unit and default)")
+        }
         None if elsewhere.is_some() => String::new(),
-        None => "; `giveway config` lists every key, its unit and default".to_owned(),
+        None => "; `giveway config default` lists every key, its unit and default".to_owned(),
     };
     here + &elsewhere.unwrap_or_default()
 }
@@ -76,7 +78,7 @@ fn syntax(message: &str, line: &str) -> String {
     if message.contains("duplicate key") {
         return match line.starts_with('[') {
             true => format!("{line} is given twice: put its keys together, below the first"),
-            false => format!("{message}: it is given twice, and TOML wants it once: leave one"),
+            false => format!("{message}: it is given twice: keep one"),
         };
     }
     let is_word = |text: &str| text.chars().all(|c| c.is_alphanumeric() || "_-./:@*".contains(c));

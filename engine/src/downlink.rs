@@ -23,7 +23,7 @@ pub mod order;
 pub use order::{Arrived, DownloadRate, Order, OrderView, PART, WAITS};
 
 const RULE_OF_ORDER: &str = "download_rate_mbit";
-const AS_IT_COMES: &str = "as it comes";
+const AS_IT_COMES: &str = "not shaped";
 const LIMITED: &str = "limited";
 const LEAST_BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 /// What has stood for so long is no try that fails.
@@ -62,8 +62,8 @@ impl Way {
 
     fn what(self) -> &'static str {
         match self {
-            Self::Sent => "what is sent",
-            Self::Received => "what arrives",
+            Self::Sent => "uploads",
+            Self::Received => "downloads",
         }
     }
 }
@@ -379,7 +379,7 @@ impl Downlink {
                 if self.installed.is_none() {
                     self.counted = now;
                 }
-                let changes = self.changes(asked.as_ref(), &format!("a limit for {} is wanted", self.way.what()));
+                let changes = self.changes(asked.as_ref(), &format!("a limit for {} is set", self.way.what()));
                 self.installed = asked;
                 self.renew_orders();
                 (changes, self.ask())
@@ -488,7 +488,7 @@ impl Downlink {
         known
             .map(|arrival| {
                 format!(
-                    "what arrives by {} is not ordered: {}",
+                    "downloads on {} are not ordered: {}",
                     arrival.name,
                     self.hindered_by(arrival)
                 )
@@ -510,7 +510,7 @@ impl Downlink {
         let followed = arrivals.filter(|arrival| arrival.others > 0);
         let shown = |Arrival { name, others, .. }: &Arrival| {
             format!(
-                "tcx programs of other tools run {} of {name}: {others} (`bpftool net show dev {name}`); what they decide on is not limited",
+                "packets may bypass the limits on {name}: tcx programs of other tools run {}: {others} (`bpftool net show dev {name}`)",
                 self.way.beside()
             )
         };
@@ -527,12 +527,12 @@ impl Downlink {
 
     fn why_not(&self, arrival: &Arrival) -> String {
         let reason = self.hindered_by(arrival);
-        format!("{} by {} is not limited: {reason}", self.way.what(), arrival.name)
+        format!("{} on {} are not limited: {reason}", self.way.what(), arrival.name)
     }
 
     fn hindered_by<'a>(&'a self, arrival: &'a Arrival) -> &'a str {
         if self.managed_bridge(arrival).is_some() {
-            return "it is a port of a bridge that is managed, and has a rate itself";
+            return "it is a port of a managed bridge, and has its own rate";
         }
         let reason = arrival.hindrance.as_ref().or(self.paused.as_ref());
         let not_yet = match self.dry_run {
@@ -609,10 +609,10 @@ impl Downlink {
         };
         let reason = match (after.is_some(), is_wanted, &self.paused) {
             (true, ..) if is_order => self.rates.get(ifindex).map_or_else(String::new, |rate| {
-                format!("it is {}: the queue is to stand here", rate.shown())
+                format!("the queue is moved to this host: {}", rate.shown())
             }),
-            (false, false, _) if is_order => "no rate is said of what arrives there any more".to_owned(),
-            (false, false, _) => "no limit is wanted any more".to_owned(),
+            (false, false, _) if is_order => "its download rate is not set any more".to_owned(),
+            (false, false, _) => "no limit is set any more".to_owned(),
             (false, true, Some(paused)) => paused.clone(),
             (false, true, None) => {
                 let arrival = self.arrivals.as_ref().and_then(|arrivals| arrivals.get(ifindex));
@@ -647,7 +647,7 @@ impl Downlink {
         let ordered = plan.orders.iter().map(|(ifindex, most)| {
             let name = plan.links.get(ifindex).cloned().unwrap_or_default();
             let most = mbit(*most);
-            let state = format!("bulk and background within {most} Mbit/s, less what else arrives");
+            let state = format!("bulk and background within {most} Mbit/s minus other traffic");
             ((*ifindex, Setting::DownloadOrder), (name, state))
         });
         limited.chain(ordered).collect()

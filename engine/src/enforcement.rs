@@ -39,11 +39,10 @@ const UNSEEN_LOOKS_OF_UDP: u8 = 2;
 /// What is said of an ended shortfall is said again no sooner.
 const REMEMBERED: std::time::Duration = std::time::Duration::from_secs(60);
 
-const PASSES_BY: &str = "it does not pass the queue for it: it may be masqueraded or translated on this host, arrive by a link that is \
-                         not managed, or in fragments";
+const PASSES_BY: &str = "its packets bypass the queue: masqueraded or translated on this host, fragmented, or \
+                         received on an unmanaged link";
 const NOT_ENFORCED: &str = "not enforced";
-const TABLE_IS_FULL: &str =
-    "the table of flows that the queue knows is full, and others of this user's have their places";
+const TABLE_IS_FULL: &str = "the flow table of the queue is full, and other flows of this user have the entries";
 
 #[derive(Debug)]
 pub enum Input {
@@ -207,8 +206,7 @@ impl<'a> Overview<'a> {
         // A stream goes before other local traffic.
         let is_behind = asked == Asked::Class(Class::Background);
         if is_behind && self.links.spares(ifindex, tracked.flow.remote.ip()) {
-            let reason =
-                format!("it stays in the own subnets of {link}, whose traffic `local = \"unlimited\"` leaves out");
+            let reason = format!("local traffic of {link} bypasses the queue (local = \"unlimited\")");
             return Some(Err(Lack::of(Cause::Local, reason)));
         }
         Some(Ok(link))
@@ -251,7 +249,7 @@ impl<'a> Overview<'a> {
         let device = self.classes.devices().get(&flow.ifindex);
         if let Some(tunnel) = device.filter(|device| device.is_tunnel()) {
             let how = self.links.how_to_manage(&tunnel.name);
-            let reason = format!("it arrives within {}, which is not managed ({how})", tunnel.shown());
+            let reason = format!("it arrives through {}, which is not managed ({how})", tunnel.shown());
             return Some(Err(Lack::of(Cause::NotManaged, reason)));
         }
         if let Some(on) = trace.seen_on {

@@ -58,21 +58,21 @@ pub enum DatagramRefusal {
     FutureVersion(u8),
     #[error("sealed with a key that this device does not have")]
     UnknownKey,
-    #[error("the seal is broken")]
+    #[error("the authentication tag does not match")]
     Forged,
-    #[error("a member sealed something that is no report: {0}")]
+    #[error("an authentic datagram is not a report: {0}")]
     Malformed(#[from] Malformed),
     #[error("this device's own report came back")]
     OwnEcho,
     #[error(
-        "a report in this device's own session that it did not send: this machine is a copy of another, or that of it"
+        "a report of this device's own session that it did not send: this machine is a clone of another, or was cloned"
     )]
     Copied,
-    #[error("a report that was heard before")]
+    #[error("replayed: this report was received before")]
     Replayed,
-    #[error("a report that a newer one overtook")]
+    #[error("stale: a newer report was received before")]
     Stale,
-    #[error("its session has not yet shown that it hears this device")]
+    #[error("not authenticated: its session has not yet answered a challenge")]
     Unauthenticated,
 }
 

@@ -365,7 +365,7 @@ impl Queue {
             contest: Contest::default(),
             without_us: String::new(),
             view: QueueView {
-                reason: "it was not looked at yet".to_owned(),
+                reason: "not inspected yet".to_owned(),
                 ..QueueView::default()
             },
         }
@@ -497,10 +497,10 @@ impl Queue {
     /// The device is gone, and took its queue along. Returns the change that this is.
     pub fn vanish(&mut self) -> Option<Change> {
         let uplink = self.uplink.as_ref()?;
-        self.view.reason = format!("{} is gone", uplink.name);
+        self.view.reason = format!("{} was removed", uplink.name);
         let change = self.change(None, true);
         self.plan.take().and(change).map(|change| Change {
-            new: "gone with the link".into(),
+            new: "removed with the link".into(),
             ..change
         })
     }
@@ -678,26 +678,26 @@ impl Queue {
         let name = &uplink.name;
         let known = match rate {
             Some((mbit, RateSource::Configuration)) => {
-                format!(
-                    "{name} carries {mbit} Mbit/s, by rate_mbit in {}",
-                    self.rate.configured_in
-                )
+                format!("{name} has {mbit} Mbit/s (rate_mbit in {})", self.rate.configured_in)
             }
-            Some((mbit, RateSource::Device)) => format!("{name} carries {mbit} Mbit/s, as the device says"),
+            Some((mbit, RateSource::Device)) => format!("{name} has {mbit} Mbit/s (the device's link speed)"),
             Some((_, RateSource::Measured)) => format!(
-                "{name} is paced by what its connections deliver, by rate_mbit = \"auto\" in {}",
+                "the rate of {name} is estimated from its connections (rate_mbit = \"auto\" in {})",
                 self.rate.configured_in
             ),
             None if self.rate.mbit == Some(RateMbit::Estimated) => {
                 format!(
-                    "the rate of {name} is found as soon as connections fill it, by rate_mbit = \"auto\" in {}",
+                    "the rate of {name} is estimated once connections fill it (rate_mbit = \"auto\" in {})",
                     self.rate.configured_in
                 )
             }
-            None => format!("{name} has no known rate (rate_mbit in {})", self.rate.configured_in),
+            None => format!(
+                "the rate of {name} is unknown (set rate_mbit in {})",
+                self.rate.configured_in
+            ),
         };
         let unknown = if rate.is_none() {
-            ": nothing is paced and no deadline promised"
+            ": not shaping, and no deadline is guaranteed"
         } else {
             ""
         };
@@ -707,10 +707,10 @@ impl Queue {
         };
         let htb = || match rate {
             _ if self.rate.mbit == Some(RateMbit::Estimated) => Err(format!(
-                "rate_mbit = \"auto\" in {} needs the BPF qdisc, and htb cannot order without a rate: give {name} a number",
+                "rate_mbit = \"auto\" in {} needs the BPF qdisc; for htb, set rate_mbit of {name} to a number",
                 self.rate.configured_in
             )),
-            None => Err(format!("htb cannot order without a rate, and {known}")),
+            None => Err(format!("htb needs a rate, and {known}")),
             Some(_) => self.usable(Backend::Htb, &self.backends.htb),
         };
         match self.queue.backend {
@@ -721,19 +721,19 @@ impl Queue {
                     && is_fast(uplink)
                 {
                     return Err(format!(
-                        "{known}: packets hardly wait there, and one queue would slow it down"
+                        "{known}: hardly any queue forms on so fast a link, and one queue would slow it down"
                     ));
                 }
                 match qdisc() {
                     Ok(_) if self.waits_on(uplink) => Err(format!(
-                        "{known}, and there is nothing to hold: {} serves until a packet comes that is background, a \
-                         stream or has a deadline",
+                        "{known}, and no traffic needs a queue: {} stays until a background, stream or deadline packet is \
+                         sent",
                         self.without_us
                     )),
                     Ok(backend) => Ok((backend, format!("{known}{unknown}"))),
                     Err(no_qdisc) => match htb() {
-                        Ok(backend) => Ok((backend, format!("{known}; no BPF bpf: {no_qdisc}"))),
-                        Err(no_htb) => Err(format!("no BPF bpf: {no_qdisc}; {no_htb}")),
+                        Ok(backend) => Ok((backend, format!("{known}; no BPF qdisc: {no_qdisc}"))),
+                        Err(no_htb) => Err(format!("no BPF qdisc: {no_qdisc}; {no_htb}")),
                     },
                 }
             }
@@ -865,7 +865,7 @@ impl Queue {
 
     fn change(&self, new: Option<Plan>, made: bool) -> Option<Change> {
         let uplink = self.uplink.as_ref()?;
-        let without_us = || format!("{} (not ours)", self.without_us);
+        let without_us = || format!("{} (not giveway's)", self.without_us);
         let shown = |plan: &Option<Plan>| plan.as_ref().map_or_else(without_us, Plan::shown);
         Some(Change {
             subject: Subject::Interface {
@@ -898,7 +898,7 @@ impl Plan {
         };
         match self.tuning.rate_bytes_per_s {
             Some(rate) => format!("{backend} at {} kbit/s", rate * 8 / 1000),
-            None => format!("{backend}, unpaced"),
+            None => format!("{backend}, not shaping"),
         }
     }
 }
@@ -933,10 +933,10 @@ pub fn may_replace(name: &str, root: &RootQdisc) -> Result<(), String> {
     if root.ours {
         return Ok(());
     }
-    let alone = "it is left alone (`tc qdisc del` it, or backend = \"none\" in [queue])";
+    let alone = "it is not replaced (remove it with `tc qdisc del`, or set backend = \"none\" in [queue])";
     if !REPLACEABLE.contains(&root.kind.as_str()) {
         return Err(format!(
-            "{name} has the qdisc {}, which could not be restored as it is; {alone}",
+            "{name} has the qdisc {}, which giveway could not restore; {alone}",
             root.kind
         ));
     }

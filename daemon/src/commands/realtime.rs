@@ -79,7 +79,7 @@ pub fn run(command: &RealtimeCommand) -> Result<()> {
             let rule = Box::new(PrioritySection::from(args));
             let exe = rule.conditions.exe.clone();
             let _: Option<LaunchTerms> = client::ask(&place, Request::RealtimeAdd { rule })?.first()?;
-            print("the rule holds until the daemon ends; `giveway realtime list` shows it\n")?;
+            print("the rule holds until the daemon ends; `giveway priority list` shows it\n")?;
             if let Some(exe) = exe.filter(|exe| !Path::new(exe).exists()) {
                 note(format_args!("there is no {exe} now; the rule waits for it"));
             }

@@ -245,7 +245,7 @@ impl Niceness {
         }
         let made = niced.threads > 0 && !self.dry_run;
         let reason = match &niced.left {
-            Some(left) => format!("{}; left as it is: {left}", ask.reason.reason),
+            Some(left) => format!("{}; not changed: {left}", ask.reason.reason),
             None => ask.reason.reason.clone(),
         };
         (made || self.dry_run || niced.left.is_some()).then(|| ask.change(id, &niced, made, &reason))
@@ -279,10 +279,7 @@ fn ask(process: &Process, cause: Option<u32>, own: Option<&Verdict>) -> Ask {
             own.rule.clone(),
             format!("it is {} now: {}", own.class.name(), own.reason),
         ),
-        None => (
-            "default".to_owned(),
-            "no rule says any more that it is background".to_owned(),
-        ),
+        None => ("default".to_owned(), "no rule makes it background any more".to_owned()),
     };
     Ask {
         uid: process.uid,
@@ -312,7 +309,7 @@ impl Ask {
 
 /// Somebody else has set a thread's since.
 pub fn taken(id: ProcessId, tid: u32, now: &str) -> Change {
-    let reason = format!("thread {tid}: set by another tool; left alone from now on");
+    let reason = format!("thread {tid}: conflict: set by another tool, and not overridden");
     let rule = "another tool".to_owned();
     change(id, "", (NICE.into(), now.into()), Reason { rule, reason }, true)
 }

@@ -36,7 +36,7 @@ impl Activity {
         let cgroup = self.cgroup.replace(char::is_control, "?");
         match &self.seat {
             Some(seat) => format!("{cgroup} (session of uid {} at {seat})", self.uid),
-            None => format!("{cgroup} (giveway active by uid {})", self.uid),
+            None => format!("{cgroup} (giveway focus by uid {})", self.uid),
         }
     }
 }
@@ -100,7 +100,7 @@ impl Meant {
             more => format!(" and {more} more"),
         };
         let reason = format!(
-            "{}; bulk outside of what is active counts as background: {}{more}",
+            "{}; bulk outside of the focus is demoted to background: {}{more}",
             verdict.reason,
             shown.join(", ")
         );
@@ -235,7 +235,7 @@ mod tests {
         };
         assert_eq!(
             all.meant(OTHER).judge(verdict, "/d").reason,
-            "a rule; bulk outside of what is active counts as background: /a? (giveway active by uid 0), \
+            "a rule; bulk outside of the focus is demoted to background: /a? (giveway focus by uid 0), \
              /b (session of uid 1000 at seat0) and 1 more"
         );
     }

@@ -140,7 +140,7 @@ impl SetByHand {
 
     pub(super) fn limit_word(&self) -> Option<(ChosenLimit, Word)> {
         let limit = self.limit?;
-        let what = format!("all of it may together {}, set", limit.rates.shown());
+        let what = format!("all its flows together {}, set", limit.rates.shown());
         Some((limit, self.word("giveway limit set", &what)))
     }
 

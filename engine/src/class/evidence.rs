@@ -64,7 +64,7 @@ const EVIDENCE: [Evidence; 7] = [
         rule: "SO_PRIORITY 1",
         holds: |seen| seen.priority == 1,
         class: Class::Background,
-        reason: "the application has set SO_PRIORITY to 1, for what may wait",
+        reason: "the application set SO_PRIORITY to 1 (filler traffic)",
         is_on_packets: true,
     },
     Evidence {

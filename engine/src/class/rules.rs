@@ -119,7 +119,7 @@ impl Rules {
 
     /// The rules for a user whom this machine does not have: where each is, and why it holds for nothing.
     pub fn for_nobody(&self) -> impl Iterator<Item = (&str, String)> {
-        let reason = |user: &str| format!("holds for nothing here: there is no user `{user}`");
+        let reason = |user: &str| format!("never matches here: there is no user `{user}`");
         self.for_nobody.iter().map(move |(rule, user)| (&**rule, reason(user)))
     }
 
@@ -179,10 +179,10 @@ impl Rules {
             let is_no_path = |cgroup: &&Glob| !cgroup.to_string().starts_with(['/', '*', '?']);
             let is_no_unit = |unit: &&Glob| !unit.to_string().contains('.') && !unit.to_string().ends_with(['*', '?']);
             let reason = if let Some(cgroup) = cgroup.as_ref().filter(is_no_path) {
-                format!("the path of a cgroup begins with /: \"/{cgroup}\" or \"*{cgroup}\"")
+                format!("a cgroup path begins with /: \"/{cgroup}\" or \"*{cgroup}\"")
             } else {
                 let unit = unit.as_ref().filter(is_no_unit)?;
-                format!("the name of a unit has a suffix: \"{unit}.service\" or \"{unit}.*\"")
+                format!("a unit name has a suffix: \"{unit}.service\" or \"{unit}.*\"")
             };
             Some((&*rule.place, reason))
         })
@@ -225,7 +225,7 @@ impl Rules {
                 None => format!("*/{name}*"),
             };
             if !program.starts_with('/') {
-                let is = "matches only a program that was started by this relative path, and no script";
+                let is = "matches only a program started by this relative path, never a script";
                 return Some(format!("cmdline \"{cmdline}\" {is}; write \"{instead}\""));
             }
             is_script(program).then(|| {
@@ -274,28 +274,27 @@ impl Rules {
     /// What of them does nothing, or less than it says, on any machine or as far as was noted: where each is, and why.
     pub fn remarks(&self) -> Vec<(&str, String)> {
         let unreached = self.never_reached().map(|(rule, earlier)| {
-            let reason =
-                format!("never counts: the rule at {earlier}, which comes first, holds for all that it holds for");
+            let reason = format!("unreachable: shadowed by the rule at {earlier}");
             (rule, reason)
         });
         let without = self
             .without_a_match()
-            .map(|(rule, reason)| (rule, format!("holds for nothing: {reason}")));
+            .map(|(rule, reason)| (rule, format!("never matches: {reason}")));
         let bare = self.by_bare_name().map(|(rule, name)| {
             let reason = format!(
-                "holds only for a program that was started as `{name}` alone, without arguments: `cmdline` is matched with \
-                 the whole command line (\"{name} *\" or \"*{name}*\")"
+                "matches only `{name}` without arguments: `cmdline` is compared with the whole command line (write \
+                 \"{name} *\" or \"*{name}*\")"
             );
             (rule, reason)
         });
         let lifted = self.lifted_limits().map(|(rule, because)| {
             let by = match rule == because {
-                true => "it asks where a packet goes, and".to_owned(),
-                false => format!("the rule at {because}, which comes first, asks where a packet goes, and"),
+                true => "it matches a destination".to_owned(),
+                false => format!("the rule at {because} before it matches a destination"),
             };
             let reason = format!(
-                "UDP sockets that are not connected do not keep its rate limit: {by} their packets are judged one by one, by \
-                 rules for packets alone (`protocol = \"tcp\"` there, or the limit's rule first and without a destination)"
+                "its rate limit does not apply to unconnected UDP sockets: {by}, so packet-only rules decide for each packet \
+                 (set `protocol = \"tcp\"` there, or put the limit's rule first, without a destination)"
             );
             (rule, reason)
         });
@@ -396,7 +395,7 @@ impl Rules {
             {
                 let verdict = Verdict {
                     rule: rule.place.clone(),
-                    reason: format!("where each packet goes decides ({})", rule.reason),
+                    reason: format!("decided per packet, by its destination ({})", rule.reason),
                     ..Verdict::default()
                 };
                 let may_match =
@@ -492,8 +491,8 @@ impl Rule {
         };
         if !made.children && !made.names_process() {
             return Err(
-                "`rule.children`: only a rule that asks for nothing but the process is for what that starts; leave it \
-                        out"
+                "`rule.children`: only a rule with process conditions alone applies to child processes; leave it \
+                 out"
                 .to_owned(),
             );
         }

@@ -149,7 +149,7 @@ fn the_reason_names_the_rate_limit_also_where_the_rule_gives_not_the_class() {
     assert_eq!(of(None), "port 443; all its flows together send at most 0.5 Mbit/s");
     let named = of(Some("uid 1000"));
     assert!(
-        named.ends_with("; the rate limit of /etc/a.toml:1 is for it too"),
+        named.ends_with("; the rate limit of /etc/a.toml:1 also applies"),
         "{named}"
     );
 }
@@ -181,7 +181,7 @@ fn of_a_rules_and_a_commands_rate_limit_the_smaller_counts_where_root_chose_it_a
         let verdict = judge(&rules, &seen(Some(&process)));
         assert_eq!(verdict.limits.up, Some(expected), "uid {uid}, {mbit} Mbit/s");
         assert_eq!(
-            verdict.reason.ends_with("holds in place of the command's own"),
+            verdict.reason.ends_with("applies instead of the command's own"),
             expected == of_rule,
             "{}",
             verdict.reason
@@ -317,7 +317,7 @@ fn a_command_has_the_rate_limit_that_was_asked_for_it_unless_a_rule_has_another(
     assert!(
         verdict
             .reason
-            .ends_with("; all of it may together send at most 0.5 Mbit/s"),
+            .ends_with("; all its flows together send at most 0.5 Mbit/s"),
         "{}",
         verdict.reason
     );
@@ -494,7 +494,7 @@ fn a_rule_for_a_user_who_is_unknown_holds_for_nothing_and_costs_no_other() {
         rules("[[rule]]\nuser = \"nobody-here\"\nclass = \"background\"\n[[rule]]\nport = 443\nclass = \"bulk\"\n");
     assert_eq!(class_by(&rules, &seen(None)), (Class::Bulk, "/etc/a.toml:4".to_owned()));
     rules.note_idle(&|_| false);
-    let reason = "holds for nothing here: there is no user `nobody-here`".to_owned();
+    let reason = "never matches here: there is no user `nobody-here`".to_owned();
     assert_eq!(rules.remarks(), [("/etc/a.toml:1", reason)]);
 }
 
@@ -502,7 +502,7 @@ fn a_rule_for_a_user_who_is_unknown_holds_for_nothing_and_costs_no_other() {
 fn what_cannot_be_meant_is_refused_in_one_line_with_its_place() {
     let long = "a*".repeat(200);
     for (rule, refusal) in [
-        ("class = \"bulk\"", "/etc/a.toml:2: `rule.class`: is for every flow"),
+        ("class = \"bulk\"", "/etc/a.toml:2: `rule.class`: has no condition"),
         ("port = 1", "/etc/a.toml:1: `rule.class`: must be"),
         (
             "port = 1\nclass = \"slow\"",
@@ -599,7 +599,7 @@ fn of_what_sends_to_anyone_rules_decide_up_to_the_first_on_the_remote_host_that_
         assert_eq!((verdict.class, verdict.by), (class, by), "{before}");
     }
     let verdict = judge(&rules(&of_port("")), &udp);
-    assert_eq!(verdict.reason, "where each packet goes decides (port 443)");
+    assert_eq!(verdict.reason, "decided per packet, by its destination (port 443)");
     assert_eq!(
         judge(&rules(&(of_program.to_owned() + &of_port(""))), &udp).class,
         Class::Background
@@ -950,9 +950,7 @@ fn a_command_line_that_is_a_bare_name_is_told() {
     let told = |cmdline: &str| {
         let rules = rules(&format!("[[rule]]\ncmdline = \"{cmdline}\"\nclass = \"background\"\n"));
         let remarks = rules.remarks();
-        remarks
-            .iter()
-            .any(|(_, reason)| reason.contains("alone, without arguments"))
+        remarks.iter().any(|(_, reason)| reason.contains("without arguments"))
     };
     assert!(told("rsync"));
     for whole in ["*rsync*", "rsync *", "rsync -a /home", "/usr/bin/daemon", "rsync?"] {

@@ -65,7 +65,7 @@ fn nothing_is_install_without_a_limit_and_all_of_it_goes_with_the_last_one() {
     );
     assert_eq!(downlink.follow(Vec::new()), Some(None));
     let (changes, _) = downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
-    assert_eq!(changes[0].reason, "no limit is wanted any more");
+    assert_eq!(changes[0].reason, "no limit is set any more");
     assert!(!downlink.is_wanted() && downlink.limiting().next().is_none());
 }
 
@@ -82,7 +82,7 @@ fn what_would_be_bypassed_keeps_the_link_as_it_is_and_is_told_of() {
         "also when it comes later"
     );
     downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
-    let reason = "what arrives by eth0 is not limited: a filter of tc's stands there";
+    let reason = "downloads on eth0 are not limited: a filter of tc's stands there";
     assert_eq!(downlink.serves(ETH), Some(Err(reason.to_owned())));
     assert_eq!(downlink.shortfalls(), [reason]);
 }
@@ -147,7 +147,7 @@ fn what_fails_or_is_taken_away_is_told_of_and_tried_again_later() {
     assert!(downlink.conclude(second, Err("no ifb".to_owned())).0.is_empty());
     assert_eq!(
         downlink.serves(ETH).unwrap().unwrap_err(),
-        "what arrives by eth0 is not limited: no ifb"
+        "downloads on eth0 are not limited: no ifb"
     );
     assert_eq!(downlink.next_try(), Some(second * 3));
     assert_eq!(downlink.follow(Vec::new()), None, "nothing is there");
@@ -168,7 +168,7 @@ fn a_link_that_refuses_is_left_alone_for_longer_and_longer_and_the_others_have_t
         assert_eq!(look(&mut downlink, at(too_early)), None);
         assert_eq!(downlink.serves(ETH), Some(Ok("eth0".to_owned())));
         let why_not = downlink.serves(9).unwrap().unwrap_err();
-        assert_eq!(why_not, "what arrives by wlan0 is not limited: no room");
+        assert_eq!(why_not, "downloads on wlan0 are not limited: no room");
     }
     assert_eq!(look(&mut downlink, at(7)), Some(both.clone()));
     downlink.conclude(at(7), Ok(LeftOut::new()));
@@ -242,7 +242,7 @@ fn a_link_whose_rate_is_said_is_ordered_and_the_others_are_not() {
     assert_eq!(downlink.follow_rates(Vec::new()), Some(plan(&both, &[1])));
     let (changes, _) = downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
     assert!(
-        changes.len() == 1 && changes[0].new == Value::from("as it comes"),
+        changes.len() == 1 && changes[0].new == Value::from("not shaped"),
         "{changes:?}"
     );
     assert!(downlink.orders(ETH).is_none());
@@ -255,7 +255,7 @@ fn where_what_arrives_cannot_be_ordered_it_is_said_and_tried_again() {
     assert!(downlink.observe(Duration::ZERO, vec![arrival(ETH, "eth0")]).is_some());
     let (changes, next) = downlink.conclude(Duration::ZERO, Err("no ifb".to_owned()));
     assert_eq!((changes.len(), next), (0, None));
-    assert_eq!(downlink.view().reasons, ["what arrives by eth0 is not ordered: no ifb"]);
+    assert_eq!(downlink.view().reasons, ["downloads on eth0 are not ordered: no ifb"]);
     let at = downlink.next_try().unwrap();
     assert_eq!(downlink.try_again(at), Some(ordering(&[(ETH, "eth0")], &[])));
     downlink.conclude(at, Ok(LeftOut::new()));

@@ -104,16 +104,16 @@ impl Overview<'_> {
         let others = ways.into_iter().filter(|(rate, _)| rate.is_some());
         let others = others.filter_map(|(_, holds)| holds.filter(|holds| *holds != number));
         others
-            .map(|other| format!("{} holds in place of it", self.limit_shown(other)))
+            .map(|other| format!("{} applies instead", self.limit_shown(other)))
             .collect()
     }
 
     fn limit_shown(&self, number: LimitNumber) -> String {
         if let Some(place) = self.classes.rule_of_limit(number) {
-            return format!("the limit of the rule at {place}, which all its flows share,");
+            return format!("the limit of the rule at {place}, shared by all its flows,");
         }
         match self.classes.target_of_limit(number) {
-            Some(target) => format!("the limit that is set for {}", target.shown()),
+            Some(target) => format!("the limit set for {}", target.shown()),
             None => "the limit of its command (`giveway exec`)".to_owned(),
         }
     }
@@ -125,7 +125,7 @@ impl Overview<'_> {
         let bound: BTreeSet<LimitNumber> = ways.into_iter().filter_map(|(rate, holds)| rate.and(holds)).collect();
         bound
             .into_iter()
-            .map(|number| format!("{} holds in place of it", self.limit_shown(number)))
+            .map(|number| format!("{} applies instead", self.limit_shown(number)))
             .collect()
     }
 
@@ -139,7 +139,7 @@ impl Overview<'_> {
         let is_ordered = self.downloads.ordering().next().is_some();
         let is_container = yields && is_ordered && self.forwarded.paths().any(|of| is_in(of, path));
         is_container.then(|| {
-            "what a container with a network of its own receives is not ordered by its class: set a download limit for it"
+            "downloads of a container with its own network namespace are not ordered by class: set a download limit for it"
                 .to_owned()
         })
     }

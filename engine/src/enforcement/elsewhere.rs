@@ -121,7 +121,7 @@ impl AllElsewhere {
 /// What was chosen for a command holds for what it sends from here.
 fn why_elsewhere(netns_inum: u32) -> String {
     format!(
-        "it is in another network namespace (net:[{netns_inum}]), whose traffic this giveway does not see: start giveway and \
-         the command there"
+        "it runs in another network namespace (net:[{netns_inum}]), which this giveway does not see: run giveway and the \
+         command there"
     )
 }

@@ -53,7 +53,7 @@ impl LimitView {
             } => format!("its {direction} limit of {mbit} Mbit/s is enforced by {link}"),
             Enforcement { reason, .. } => format!(
                 "its {direction} limit of {mbit} Mbit/s is not enforced: {}",
-                reason.as_deref().unwrap_or("it is not known why")
+                reason.as_deref().unwrap_or("reason unknown")
             ),
         }
     }
@@ -84,16 +84,14 @@ impl DownloadOrder {
             rate_too_high,
         } = self;
         if *passes_by {
-            return format!("what arrives for it does not yield: {PASSES_BY}");
+            return format!("its downloads do not yield: {PASSES_BY}");
         }
         if *rate_too_high {
             return format!(
-                "what arrives for it by {interface} is not ordered: packets wait before the link, which carries less than {reason}"
+                "its downloads on {interface} are not ordered: packets queue before the link, which carries less than {reason}"
             );
         }
-        format!(
-            "what arrives for it by {interface} yields to all that is no bulk or background, within {most_mbit} Mbit/s: {reason}"
-        )
+        format!("its downloads on {interface} yield to all classes above bulk, within {most_mbit} Mbit/s: {reason}")
     }
 }
 

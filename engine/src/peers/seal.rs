@@ -38,7 +38,7 @@ const KEY_PREFIX: &str = "giveway-key-1:";
 /// Why a key file was refused. The file's content is never part of the message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum KeyError {
-    #[error("it holds no key; `giveway key new` makes one")]
+    #[error("it has no key; `giveway key new` makes one")]
     NoKey,
     #[error("line {line}: a third key; at most two are valid during a change")]
     TooMany { line: usize },
@@ -48,7 +48,7 @@ pub enum KeyError {
     Length { line: usize, digits: usize },
     #[error("line {line}: the character at place {place} after `{KEY_PREFIX}` is not a hexadecimal digit")]
     Digit { line: usize, place: usize },
-    #[error("line {line}: a key that stands there already")]
+    #[error("line {line}: the same key again")]
     Twice { line: usize },
 }
 

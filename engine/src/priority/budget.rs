@@ -150,7 +150,7 @@ impl Priority {
             self.demote(now, id, &reason);
         }
         while self.is_over_total(now) {
-            if self.lower_a_part(now, "all real time together overran total_percent") {
+            if self.lower_a_part(now, "all real-time threads together overran total_percent") {
                 continue;
             }
             let budget = self.total_budget();
@@ -203,7 +203,7 @@ impl Priority {
             && let Some((id, _)) = new.next()
         {
             let reason = format!(
-                "another process of its rule overran the budget, and this one was started less than {} ms before; no real time until it is started anew",
+                "another process of its rule overran the budget, and this one was started less than {} ms before; no real-time priority until it is restarted",
                 window.as_millis()
             );
             return Some((id, reason));
@@ -224,7 +224,7 @@ impl Priority {
             .shown(now, window)
             .map(|donated| format!("{donated}; with that "));
         let reason = format!(
-            "{}it used {} ms of CPU in the last {} ms, of {} ms that count against the budget of {}% of {}; no real time until it is started anew",
+            "{}it used {} ms of CPU in the last {} ms, of {} ms that count against the budget of {}% of {}; no real-time priority until it is restarted",
             donated.unwrap_or_default(),
             own.as_millis(),
             window.as_millis(),
@@ -256,7 +256,7 @@ impl Priority {
             let halved = of_user.map_or(0, |account| account.halved(now));
             let of = match halved {
                 0 => "one CPU for its rule".to_owned(),
-                times => format!("one CPU for its rule, halved {times} times for what it overran before"),
+                times => format!("one CPU for its rule, halved {times} times for earlier overruns"),
             };
             Budget {
                 account: Some(account),
@@ -272,7 +272,7 @@ impl Priority {
             account: None,
             percent: self.limits.total_percent,
             time: share(self.limits.window * self.limits.cpus.max(1), self.limits.total_percent),
-            of: "all CPUs for all that have real time (total_percent)".to_owned(),
+            of: "all CPUs for all real-time threads (total_percent)".to_owned(),
         }
     }
 

@@ -26,7 +26,7 @@ const SLOT: Duration = Duration::from_millis(10);
 pub const THREADS_KEPT: usize = 128;
 
 const REQUEST: &str = "a request with a deadline came";
-const RULE: &str = "a [[priority]] rule decides about its process";
+const RULE: &str = "a [[priority]] rule matches its process";
 
 /// A local service.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -210,7 +210,7 @@ impl Chains {
     }
 
     pub fn other_work(&mut self, now: Duration, tid: u32, actions: &mut Vec<Action>) {
-        self.lower(now, tid, "something else than a request came".into(), actions);
+        self.lower(now, tid, "other work than a request arrived".into(), actions);
     }
 
     /// A rule's grant is about to change this process: each thing is restored by the part that changed it.
@@ -283,13 +283,13 @@ impl Chains {
                 continue;
             }
             if sample.is_awake {
-                let reason = "it still computed after its request's deadline";
+                let reason = "it was still running after its request's deadline";
                 self.lower(now, sample.tid, reason.into(), actions);
             } else if self.threads.len() >= THREADS_KEPT {
                 self.lower(
                     now,
                     sample.tid,
-                    "it sleeps, and others wait for its place".into(),
+                    "it sleeps, and other threads need its place".into(),
                     actions,
                 );
             }

@@ -43,7 +43,7 @@ impl Display for Recipient {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "its priority was donated through a futex to process {} ({})",
+            "its priority was inherited through a futex by process {} ({})",
             self.pid, self.name
         )
     }
@@ -63,7 +63,7 @@ impl DonatedSpan {
     pub fn shown(&self, now: Duration, window: Duration) -> Option<String> {
         let ms = self.spent.within(now, window).as_millis();
         let to = self.to.as_ref().filter(|_| ms > 0)?;
-        Some(format!("{to}, which computed {ms} ms"))
+        Some(format!("{to}, which ran for {ms} ms"))
     }
 }
 
@@ -71,7 +71,7 @@ impl Priority {
     pub(super) fn donate(&mut self, now: Duration, donated: DonatedTime) {
         let crowd = (donated.recipients > MOST_RECIPIENTS).then(|| {
             let DonatedTime { recipients, to, .. } = &donated;
-            format!("{to} and others: to {recipients} threads at once, where {MOST_RECIPIENTS} are the most")
+            format!("{to} and others: {recipients} threads at once, of at most {MOST_RECIPIENTS}")
         });
         match donated.donor {
             Donor::Handler { tid } => self.chains.donate(now, tid, &donated, crowd, &mut self.actions),
@@ -114,7 +114,7 @@ impl Priority {
             let donation = self.held.get(id).and_then(|held| held.donation.shown(now, time));
             let waited = waited.as_millis();
             let reason = format!(
-                "a thread without real time on CPU {cpu} could not run for {waited} ms; {} of that",
+                "starvation on CPU {cpu}: an ordinary thread could not run for {waited} ms; {} of that",
                 donation.unwrap_or_default()
             );
             self.demote(now, *id, &reason);

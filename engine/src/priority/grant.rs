@@ -34,7 +34,11 @@ impl Grants {
         let matches = |grant: &&Grant| {
             grant.uid.is_none_or(|granted| granted == uid) && grant.gid.is_none_or(|granted| gids.contains(&granted))
         };
-        let none = || format!("the configuration grants uid {uid} no real time; an administrator may add a [[grant]]");
+        let none = || {
+            format!(
+                "no [[grant]] of the configuration allows uid {uid} real-time priority; an administrator may add one"
+            )
+        };
         self.0.iter().find(matches).map(Some).ok_or_else(none)
     }
 

@@ -72,7 +72,7 @@ impl Priority {
             }
             Err(reason) => {
                 self.counters.refused += 1;
-                self.record_gain(id, format!("no real time: {reason}"), false);
+                self.record_gain(id, format!("no real-time priority: {reason}"), false);
             }
         }
     }

@@ -38,10 +38,7 @@ impl Priority {
         }
         self.grants.bound(&mut rule, uid, gids, self.limits.max_priority)?;
         if rule.name.starts_with(grant::LAUNCHED) {
-            return Err(format!(
-                "the names that start with `{}` are giveway's own",
-                grant::LAUNCHED
-            ));
+            return Err(format!("names that start with `{}` are reserved", grant::LAUNCHED));
         }
         let of_user = || self.rules.iter().filter(|rule| rule.added_by == Some(uid));
         let (own, patterns) = (
@@ -49,11 +46,11 @@ impl Priority {
             of_user().map(|rule| rule.matcher.patterns()).sum::<usize>(),
         );
         if uid != 0 && own >= RULES_OF_A_USER {
-            return Err(format!("uid {uid} has {own} rules already, which is the most"));
+            return Err(format!("uid {uid} has {own} rules already, the most that are allowed"));
         }
         let of_users = self.rules.iter().filter(|rule| rule.user().is_some());
         if self.rules.len() >= RULES || (uid != 0 && of_users.count() >= RULES_OF_USERS) {
-            return Err("there are as many rules as giveway takes; one has to be removed first".to_owned());
+            return Err("there are as many rules as are allowed; remove one first".to_owned());
         }
         if uid != 0 && patterns + rule.matcher.patterns() > PATTERNS_OF_A_USER {
             return Err(format!(
@@ -83,11 +80,11 @@ impl Priority {
         let Some(at) = self.rule_at(name, asking).or_else(of_anybody) else {
             let whose = if uid == 0 { "" } else { " of yours" };
             return Err(format!(
-                "there is no rule `{name}`{whose}; `giveway realtime list` shows them"
+                "there is no rule `{name}`{whose}; `giveway priority list` shows them"
             ));
         };
         if self.rules[at].added_by.is_none() {
-            return Err(format!("rule `{name}` is one of the configuration; remove it there"));
+            return Err(format!("rule `{name}` is in the configuration; remove it there"));
         }
         let user = Arc::make_mut(&mut self.rules).remove(at).user();
         let of_rule = self
@@ -165,7 +162,7 @@ impl Priority {
                     return;
                 }
                 self.hold(now, started, &rule, Standing::Without);
-                self.record_gain(id, format!("no real time: {reason}"), false);
+                self.record_gain(id, format!("no real-time priority: {reason}"), false);
             }
         }
     }
@@ -241,19 +238,19 @@ impl Priority {
         if let Some(until) = self.held_off_until.filter(|until| now < *until) {
             let left_s = until.saturating_sub(now).as_secs_f64();
             return Err(format!(
-                "the machine did not answer a moment ago; nothing is granted for {left_s:.0} s more"
+                "starvation was detected a moment ago; nothing is granted for another {left_s:.0} s"
             ));
         }
         let (of_rule, of_all) = self.tasks(&rule.account());
         if of_rule + tasks > rule.max_tasks {
             return Err(format!(
-                "rule `{}` has {of_rule} of its {} tasks at most",
+                "rule `{}` has {of_rule} of at most {} tasks",
                 rule.name, rule.max_tasks
             ));
         }
         if of_all + tasks > self.limits.max_tasks {
             return Err(format!(
-                "{of_all} of {} tasks at most have it (max_tasks)",
+                "{of_all} of at most {} tasks have real-time priority (max_tasks)",
                 self.limits.max_tasks
             ));
         }
@@ -263,7 +260,7 @@ impl Priority {
         let suspended_for = rule.user().and_then(|_| account?.suspended_for(now));
         if let Some(left) = suspended_for {
             return Err(format!(
-                "{} has overrun the budget of its grant; nothing is granted to it for {:.0} s more",
+                "{} has overrun the budget of its grant; nothing is granted to it for another {:.0} s",
                 rule.account(),
                 left.as_secs_f64().ceil()
             ));
@@ -301,8 +298,9 @@ impl Priority {
         if is_free {
             self.after_chains(now, Action::GrantTask { id, tid });
         } else if !was_full {
-            let reason =
-                format!("its new threads get no real time: {of_rule} tasks of the rule, {of_all} in all have it");
+            let reason = format!(
+                "its new threads get no real-time priority: {of_rule} tasks of the rule, {of_all} in all have it"
+            );
             self.record_gain(id, reason, false);
         }
     }
@@ -358,7 +356,7 @@ impl Priority {
     pub(super) fn report_conflict(&mut self, now: Duration, id: ProcessId, found: &str) {
         self.set_standing(id, Standing::Without);
         self.counters.conflict += 1;
-        let reason = "another tool has changed it; it is left alone until it is started anew".to_owned();
+        let reason = "conflict: another tool changed it; not overridden until it is restarted".to_owned();
         self.record_loss(id, found.into(), reason);
         self.after_chains(now, Action::Revoke { id });
     }

@@ -82,8 +82,8 @@ impl Priority {
             }
             left = left.saturating_sub(*used);
             let reason = format!(
-                "a thread without real time on CPU {cpu} could not run for {} ms, and {user} used {} ms of that; no real time \
-                 until it is started anew",
+                "starvation on CPU {cpu}: an ordinary thread could not run for {} ms, and {user} used {} ms of that; no real-time priority \
+                 until it is restarted",
                 waited.as_millis(),
                 used.as_millis(),
             );
@@ -109,7 +109,7 @@ impl Priority {
         self.held_off_until = Some(now + HOLD);
         self.counters.starved += 1;
         let reason = format!(
-            "a thread without real time on CPU {cpu} could not run for {} ms; most of the last {} ms of real time: {blamed}",
+            "starvation on CPU {cpu}: an ordinary thread could not run for {} ms; most of the last {} ms of real time: {blamed}",
             waited.as_millis(),
             window.as_millis(),
         );

@@ -62,22 +62,22 @@ impl Contest {
         if !self.began || root.ours {
             return None;
         }
-        let taken = format!("another tool has taken giveway's queue off {name}");
+        let taken = format!("another tool removed giveway's queue from {name}");
         if self.is_lost {
             return Some(format!(
-                "{taken} after it was restored {MOST_RETURNS} times in ten minutes; it is left alone until giveway is started \
-                 again or the link was down"
+                "{taken} after it was restored {MOST_RETURNS} times in ten minutes; it is not restored until giveway is \
+                 restarted or the link was down"
             ));
         }
         if !is_free(root) {
             return Some(format!(
-                "another tool has put the qdisc {} on {name} in place of ours; it is left alone as long as it is there",
+                "another tool has put the qdisc {} on {name} in place of giveway's; it is not replaced while it is there",
                 root.kind
             ));
         }
         self.until.map(|_| {
             format!(
-                "{taken}; the place is free, and taken back soon ({} of {MOST_RETURNS} times in ten minutes)",
+                "{taken}; it is restored soon ({} of {MOST_RETURNS} times in ten minutes)",
                 self.returns.len() + 1
             )
         })

@@ -234,7 +234,7 @@ impl Links {
         let until = self.unsteady.get(&uplink.name).and_then(BackOff::next);
         let until = until.filter(|until| *until > now);
         if until.is_some() {
-            queue.view.reason = format!("{} comes and goes; it waits longer each time", uplink.name);
+            queue.view.reason = format!("{} is flapping; each new queue waits longer", uplink.name);
         }
         ManagedLink {
             queue,
@@ -489,7 +489,7 @@ impl Links {
     /// managed link.
     pub fn serves(&self, ifindex: u32) -> Option<Result<String, String>> {
         let link = self.links.get(&ifindex)?;
-        let reason = || format!("{} has no queue of giveway's: {}", link.name, link.queue.view.reason);
+        let reason = || format!("{} has no giveway queue: {}", link.name, link.queue.view.reason);
         Some(link.queue.standing().map(|_| link.name.clone()).ok_or_else(reason))
     }
 

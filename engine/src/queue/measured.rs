@@ -184,27 +184,27 @@ impl MeasuredView {
     /// The rate and how it was found, in a few words.
     pub fn shown(&self) -> String {
         let how = match self.found {
-            RateEvidence::Nothing => return "nothing has told its rate yet, and nothing is paced".to_owned(),
-            RateEvidence::Delivered => "so much arrives while a queue stands below",
-            RateEvidence::Raised => "no queue forms below, so it is raised",
-            RateEvidence::Lowered => "a queue stands below, so less is sent until it is gone",
+            RateEvidence::Nothing => return "rate unknown; not shaping".to_owned(),
+            RateEvidence::Delivered => "the delivery rate while a queue stands at the bottleneck",
+            RateEvidence::Raised => "raised: no queue at the bottleneck",
+            RateEvidence::Lowered => "lowered until the queue at the bottleneck has drained",
             RateEvidence::Others => {
-                "a queue stands below however little is sent: others share the link, and nothing is paced for a while"
+                "a queue stays at the bottleneck however little is sent: others share the link; not shaping for a while"
             }
-            RateEvidence::LinkSample => "it holds: nobody fills the link, or nobody tells",
+            RateEvidence::LinkSample => "steady: the link is not full, or there are too few samples",
         };
         let mbit = |rate: Option<u64>| rate.map_or(0.0, |rate| rate as f64 / 125e3);
         let promises = if self.promises {
             format!(
-                "; deadlines are promised by the latter, and as if {:.0} ms were waited below",
+                "; deadlines are guaranteed by the lower rate, with {:.0} ms of queueing delay at the bottleneck",
                 self.held_below_us as f64 / 1e3
             )
         } else {
-            "; no deadline is promised before connections have filled it for 10 of the last 20 s".to_owned()
+            "; no deadline is guaranteed until connections have filled it for 10 of the last 20 s".to_owned()
         };
         format!(
-            "found {:.2} Mbit/s, and at least {:.2} for {HELD_PERCENT}% of the time: {how} ({:.0} ms wait below, {}% of \
-             the bytes tell){promises}",
+            "estimated {:.2} Mbit/s, at least {:.2} for {HELD_PERCENT}% of the time: {how} ({:.0} ms queueing delay at the \
+             bottleneck, from {}% of the bytes){promises}",
             mbit(self.rate_bytes_per_s),
             mbit(self.held_bytes_per_s),
             self.below_us as f64 / 1e3,

@@ -128,11 +128,11 @@ pub enum RefusalReason {
 impl RefusalReason {
     pub fn shown(self) -> &'static str {
         match self {
-            Self::Own => "it could not have been in time",
-            Self::Others => "it would have made another late that was admitted before",
-            Self::Full => "as many packets are admitted as the band holds",
-            Self::Share => "its user has had its share, and others ask for deadlines too",
-            Self::Late => "it was admitted, but could not be in time any more when its turn came",
+            Self::Own => "its deadline could not be met",
+            Self::Others => "it would have made a packet late that was admitted before",
+            Self::Full => "the band is full of admitted packets",
+            Self::Share => "its user's share is used up, and other users have deadlines too",
+            Self::Late => "it was admitted, but its deadline could not be met any more when its turn came",
         }
     }
 }

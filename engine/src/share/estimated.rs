@@ -222,7 +222,7 @@ impl EstimatedCapacity {
     /// What it does, and why. `left_s`: how long that lasts still; without it for how long in all.
     fn says(&self, has_others: bool, found_by: &str, left_s: Option<f64>) -> String {
         if !self.may_limit() {
-            return "no other device of the group is here, so nothing is limited".to_owned();
+            return "no peer is present; not limiting".to_owned();
         }
         let control = &self.control;
         let prefer = match self.prefer {
@@ -231,33 +231,33 @@ impl EstimatedCapacity {
             Prefer::Throughput => "throughput",
         };
         let doing = match control.phase {
-            Phase::Start => "nothing waits yet".to_owned(),
-            Phase::Probe { .. } => "no packet of ours waits, so it grows".to_owned(),
+            Phase::Start => "no queue yet".to_owned(),
+            Phase::Probe { .. } => "probing: no queueing delay, so it grows".to_owned(),
             Phase::Steady => format!(
                 "target queueing delay {:.0} ms (prefer = \"{prefer}\")",
                 control.aim_s * 1e3
             ),
-            Phase::Drain { .. } => "half of it, until the queue that formed has gone".to_owned(),
+            Phase::Drain { .. } => "draining: half of it until the queue has gone".to_owned(),
             Phase::Suspended { reason, .. } if self.regaining.is_empty() => {
                 return suspended(reason, has_others, left_s);
             }
             Phase::Suspended { reason, .. } => {
                 let suspended = suspended(reason, has_others, left_s);
-                return format!("{suspended}, once a connection has again what unlimited TCP gets here");
+                return format!("{suspended} once a connection has regained the rate of unlimited TCP");
             }
         };
         let part = control.of_plain.map_or(String::new(), |part| {
             format!(
-                "; the group moves {:.0}% of what it would without limits",
+                "; the group has {:.0}% of its goodput without limits",
                 100.0 * part.min(1.0)
             )
         });
         let part = match control.knows_plain() {
             true => part,
-            false => format!("{part}; what unlimited TCP gets here was not measured"),
+            false => format!("{part}; the rate of unlimited TCP was not measured"),
         };
         let collapse = control.collapse_share().map_or(String::new(), |share| {
-            format!("; throughput fell above {:.2} Mbit/s", share / 125_000.0)
+            format!("; congestion collapse above {:.2} Mbit/s", share / 125_000.0)
         });
         let share = control.share / 125_000.0;
         format!("a share of {share:.2} Mbit/s{found_by}: {doing}{collapse}{part}")
@@ -354,19 +354,21 @@ fn suspended(reason: Why, has_others: bool, left_s: Option<f64>) -> String {
         (None, Why::Strange | Why::Others | Why::Worse) => "two minutes".to_owned(),
     };
     let because = match reason {
-        Why::Unknown => return format!("nothing is limited for {lasts}, to measure what unlimited TCP gets here"),
-        Why::Strange if has_others => "a queue stays though this device and its peers yield, as somebody else's would",
-        Why::Strange => "a queue stays though this device yields, as somebody else's would",
-        Why::Own => "a queue of which peers see less stays though this device yields",
+        Why::Unknown => return format!("not limiting for {lasts}, to measure the rate of unlimited TCP"),
+        Why::Strange if has_others => {
+            "a queue stays though this device and its peers yield, as that of a station without giveway"
+        }
+        Why::Strange => "a queue stays though this device yields, as that of a station without giveway",
+        Why::Own => "a queue stays though this device yields, and peers see less of it",
         Why::Others => {
             "a queue stays though this device yields, and most of the others have far more in flight, as without limits"
         }
-        Why::Lost => "what this device repeats is lost as well, and limits put its repair off",
+        Why::Lost => "retransmissions are lost as well, and limits delay the recovery",
         Why::Worse => {
-            "limits cost more goodput than they are worth, as beside a device without giveway that takes what is left"
+            "limits cost more goodput than they are worth, as beside a station without giveway that takes the rest"
         }
     };
-    format!("{because}: nothing is limited for {lasts}")
+    format!("{because}: not limiting for {lasts}")
 }
 
 impl SharePolicy for EstimatedCapacity {
@@ -437,7 +439,7 @@ impl SharePolicy for EstimatedCapacity {
         let plural = if devices == 1 { "" } else { "s" };
         self.says(
             devices > 1,
-            &format!(", found by {devices} sending device{plural}"),
+            &format!(", estimated by {devices} sending device{plural}"),
             None,
         )
     }

@@ -121,7 +121,7 @@ impl EqualShare {
 fn shown(rtt: Duration) -> String {
     let ms = rtt.as_secs_f64() * 1e3;
     match rtt {
-        Duration::ZERO => "a round trip not measured yet".to_owned(),
+        Duration::ZERO => "an RTT not measured yet".to_owned(),
         _ if ms < 10.0 => format!("{ms:.3} ms"),
         _ => format!("{ms:.0} ms"),
     }

@@ -65,7 +65,7 @@ impl Flows {
             }
             Outcome::Failed { errno } => {
                 state.conflict = true;
-                let reason = format!("the kernel refused it ({errno}); this setting is left alone from now on");
+                let reason = format!("the kernel refused it ({errno}); not set again on this socket");
                 ((old, asked), refused(reason), false)
             }
             Outcome::Unable => {
@@ -92,7 +92,7 @@ impl Flows {
         let by = std::mem::take(&mut state.reason).rule;
         let reason = Reason {
             rule: if by.is_empty() { rule.to_owned() } else { by },
-            reason: "another tool has set it; giveway leaves it alone from now on".to_owned(),
+            reason: "conflict: another tool set it, and giveway does not override it".to_owned(),
         };
         Some(change(self.get(cookie), cookie, setting, values, reason, made))
     }

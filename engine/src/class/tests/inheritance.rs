@@ -150,7 +150,7 @@ fn a_user_chooses_another_class_and_keeps_the_limit_that_was_inherited() {
     assert!(
         verdict
             .reason
-            .ends_with("; the rate limit of /etc/a.toml:1 is for it too"),
+            .ends_with("; the rate limit of /etc/a.toml:1 also applies"),
         "{}",
         verdict.reason
     );

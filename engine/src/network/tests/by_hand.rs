@@ -245,7 +245,7 @@ fn a_limit_alone_leaves_the_class_and_the_queue_is_told_of_it() {
     let view = engine.status(Duration::ZERO).flows.remove(0);
     assert!(
         view.class_reason
-            .contains("all of it may together send at most 2 Mbit/s, set by hand"),
+            .contains("all its flows together send at most 2 Mbit/s, set by hand"),
         "{}",
         view.class_reason
     );

@@ -205,7 +205,7 @@ fn what_somebody_else_has_set_stays_and_why_says_so() {
     answer(&mut engine, 500, Outcome::Foreign { found });
     let line = latest(&engine);
     assert!(
-        line.contains("yields -> bbr; rule giveway class set by uid 0: another tool has set it"),
+        line.contains("yields -> bbr; rule giveway class set by uid 0: conflict: another tool set it"),
         "{line}"
     );
     assert!(asked(&see(&mut engine, 600, having("bbr"))).is_empty());
@@ -299,7 +299,7 @@ fn a_window_that_somebody_else_has_set_stays_and_why_says_so() {
     let line = changes.iter().next_back().unwrap().change.to_string();
     assert!(line.contains("receive window yields -> 30000 bytes"), "{line}");
     assert!(
-        line.contains("another tool has set it; giveway leaves it alone from now on"),
+        line.contains("conflict: another tool set it, and giveway does not override it"),
         "{line}"
     );
     assert!(!engine.status(Duration::from_millis(300)).flows[0].receive_yields);

@@ -225,7 +225,7 @@ fn a_background_flow_that_stays_in_the_links_own_subnets_is_not_ordered_there_an
         (short.class, short.upload_limit_mbit, short.cause),
         (Some(Class::Background), None, Cause::Local)
     );
-    assert!(short.reason.contains("the own subnets of eth2"), "{}", short.reason);
+    assert!(short.reason.contains("local traffic of eth2"), "{}", short.reason);
     assert_eq!(said(&engine).len(), 1);
     // Its address is another one by now.
     engine.step(Duration::ZERO, Input::Queue(crate::queue::Input::Subnets([].into())));
@@ -270,7 +270,7 @@ fn a_link_without_a_queue_a_dry_run_and_a_pause_are_reasons() {
             .shortfalls_of(Some(Class::Background), Rates::default());
         let reason = expected.replace(
             "upload limits have not been installed yet",
-            "eth2 has no queue of giveway's: ",
+            "eth2 has no giveway queue: ",
         );
         assert!(at_start[0].starts_with(&reason), "{at_start:?}");
         assert!(engine.overview().enforcing().is_empty(), "{reason}");
@@ -325,7 +325,7 @@ fn a_limit_is_enforced_by_a_detour_where_the_link_has_no_queue_and_a_class_is_no
             .iter()
             .all(|reason| !reason.contains("eth2 has no queue"))
     );
-    assert!(lacks(Class::Background)[0].starts_with("eth2 has no queue of giveway's: "));
+    assert!(lacks(Class::Background)[0].starts_with("eth2 has no giveway queue: "));
     let (way, reason) = (Way::Sent, "it is gone".to_owned());
     engine.step(
         Duration::from_millis(1100),
@@ -334,7 +334,7 @@ fn a_limit_is_enforced_by_a_detour_where_the_link_has_no_queue_and_a_class_is_no
     sends(&mut engine, ETH, 1200..2200, None);
     let (enforced_by, reason) = limit(&engine);
     assert!(
-        enforced_by.is_none() && reason.ends_with("what is sent by eth2 is not limited: it is gone"),
+        enforced_by.is_none() && reason.ends_with("uploads on eth2 are not limited: it is gone"),
         "{reason}"
     );
     assert_eq!(said(&engine).len(), 1);

@@ -42,7 +42,7 @@ fn what_is_donated_counts_as_if_the_donor_had_computed() {
     assert_eq!(machine.pids(), [2]);
     let reason = machine.reason(1);
     assert!(
-        reason.starts_with("its priority was donated through a futex to process 77 (owner), which computed 500 ms")
+        reason.starts_with("its priority was inherited through a futex by process 77 (owner), which ran for 500 ms")
             && reason.contains("with that it used 500 ms of CPU in the last 500 ms"),
         "{reason}"
     );
@@ -80,7 +80,7 @@ fn starvation_takes_from_those_who_donated_and_from_all_only_if_that_does_not_he
     assert_eq!(machine.pids(), [2]);
     let reason = machine.reason(1);
     assert!(
-        reason.contains("could not run for 400 ms") && reason.contains("process 77 (owner), which computed 400 ms"),
+        reason.contains("could not run for 400 ms") && reason.contains("process 77 (owner), which ran for 400 ms"),
         "{reason}"
     );
     machine.run(TICK, &|_| 0.05, 0.0, 0.0);
@@ -132,7 +132,7 @@ fn who_donates_to_a_crowd_loses_it_before_the_account_is_full() {
     }
     assert_eq!((machine.pids(), machine.raised.len()), (vec![2], 0));
     assert!(
-        machine.reason(1).contains("to 65 threads at once"),
+        machine.reason(1).contains("65 threads at once"),
         "{}",
         machine.reason(1)
     );

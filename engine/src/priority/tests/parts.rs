@@ -283,7 +283,7 @@ fn a_process_that_a_rule_has_granted_keeps_the_rules_priority() {
     let changes = machine.priority.status(machine.now).changes;
     let of_rule = changes
         .iter()
-        .find(|latest| latest.change.reason.contains("rule decides"));
+        .find(|latest| latest.change.reason.contains("rule matches"));
     assert!(of_rule.is_some_and(|latest| !latest.change.made), "{changes:?}");
     assert_eq!(machine.pids(), [1, 2]);
     assert!(machine.request(31), "the service's other handlers go on");

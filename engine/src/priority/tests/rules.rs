@@ -293,7 +293,7 @@ fn the_names_of_launched_commands_are_nobodys() {
             .priority
             .add_rule(stolen, 1000, &[])
             .unwrap_err()
-            .contains("giveway's own")
+            .contains("are reserved")
     );
 }
 
@@ -392,7 +392,7 @@ fn threads_count_against_the_budget_of_tasks_and_later_ones_are_granted_until_th
         .collect();
     assert_eq!(later, [1, 1, 1, 0, 0, 0]);
     let change = machine.changes().pop().unwrap();
-    assert!(!change.change.made && change.change.reason.contains("new threads get no real time"));
+    assert!(!change.change.made && change.change.reason.contains("new threads get no real-time priority"));
     assert_eq!(change.times, 2, "granted, and recorded once that no more is")
 }
 
@@ -481,7 +481,7 @@ fn a_user_gets_what_is_granted_for_processes_of_their_own() {
     assert!(
         ask(wish(10), 1001)
             .unwrap_err()
-            .contains("grants uid 1001 no real time")
+            .contains("allows uid 1001 real-time priority")
     );
     assert!(ask(wish(11), 1000).unwrap_err().contains("priority 11"));
     let mut of_roots = wish(10);

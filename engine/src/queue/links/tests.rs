@@ -98,7 +98,7 @@ fn each_link_has_a_queue_with_its_own_rate() {
     assert_eq!(asked(&actions), [(2, Some(20_000)), (3, Some(4_000))]);
     assert!(changes.is_empty());
     let reason = &links.views(NOW)[1].queue.reason;
-    assert!(reason.contains("by rate_mbit in [[uplink]]"), "{reason}");
+    assert!(reason.contains("(rate_mbit in [[uplink]])"), "{reason}");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_link_that_is_gone_is_told_of_and_leaves_the_other_alone() {
     assert_eq!(asked(&actions), [(2, None)]);
     assert_eq!(
         (changes[0].new.clone(), changes[0].made),
-        ("gone with the link".into(), true)
+        ("removed with the link".into(), true)
     );
     assert_eq!(links.conclude(after(60_000), 2, Ok(())), (None, None));
     let again = uplink(9, "wlan0");
@@ -175,7 +175,7 @@ fn a_link_that_comes_and_goes_waits_longer_each_time() {
         let mut asked_for = asked(&actions);
         if wait_ms > 0 {
             assert_eq!(asked_for, []);
-            assert!(links.views(now)[0].queue.reason.contains("comes and goes"));
+            assert!(links.views(now)[0].queue.reason.contains("is flapping"));
             now += Duration::from_millis(wait_ms);
             assert_eq!(links.next_try(), Some(now));
             asked_for = asked(&links.try_again(now));

@@ -820,20 +820,20 @@ fn what_is_said_of_a_time_without_limits_counts_down_where_it_is_of_now() {
             Why::Strange,
             false,
             None,
-            "a queue stays though this device yields, as somebody else's would: nothing is limited for two minutes",
+            "a queue stays though this device yields, as that of a station without giveway: not limiting for two minutes",
         ),
         (
             Why::Strange,
             true,
             Some(96.2),
-            "a queue stays though this device and its peers yield, as somebody else's would: nothing is limited \
+            "a queue stays though this device and its peers yield, as that of a station without giveway: not limiting \
              for another 97 s",
         ),
         (
             Why::Unknown,
             false,
             Some(5.0),
-            "nothing is limited for another 5 s, to measure what unlimited TCP gets here",
+            "not limiting for another 5 s, to measure the rate of unlimited TCP",
         ),
     ] {
         policy.control.phase = Phase::Suspended { until_s: 0.0, reason };
