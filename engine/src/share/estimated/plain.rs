@@ -185,7 +185,7 @@ impl Plain {
             queue,
             heard,
         } = std::mem::take(&mut self.counted);
-        // (Nothing at all was no part of it, but a timeout.)
+        // (A poll without any delivery was a timeout.)
         if seconds > COUNTS_LEAST_S && bytes > 0.0 {
             self.known = Some(PlainTcp {
                 each: bytes / seconds / seen.own.max(1) as f64,
@@ -200,24 +200,25 @@ impl Plain {
         self.changed();
     }
 
-    /// The group is another: what it moves has to settle.
+    /// The group has changed: its goodput has to settle.
     pub fn changed(&mut self) {
         (self.told, self.settled_s) = (0.0, 0.0);
     }
 
-    /// What peers say that they would have.
+    /// Takes in the peers' demands.
     pub fn hear(&mut self, seen: &Sample) {
         let connections = seen.own as f64 + seen.demands.iter().map(|demand| demand.connections).sum::<f64>();
         let each = self.plain(seen).map(|all| all / connections);
         self.told_each = each.or(self.told_each.filter(|_| seen.senders > seen.own));
     }
 
-    /// A pass with limits; `holds`: nothing is searched or emptied.
+    /// A poll with limits; `holds`: neither probing nor draining.
     pub fn compare(&mut self, seen: &Sample, holds: bool, dt_s: f64) {
         self.busy(seen.now_s);
         self.sends(seen.now_s);
         self.returned_s = self.returned_s.map(|since_s| since_s + dt_s);
-        // Reports are lost in the queue of a baseline: what ours get, as all with enough to send have the same, stands in for them.
+        // Reports are lost in the queue of a baseline: this device's own goodput stands in for them, as all with enough
+        // to send have the same.
         let now = seen.total.max(seen.rate * seen.full_weights + seen.light);
         self.lately += (now - self.lately) * (dt_s / LATELY_S).min(1.0);
         if seen.now_s - self.lately_before[0].1 > 0.5 * LATELY_S {
@@ -226,9 +227,8 @@ impl Plain {
         if let Some(known) = &mut self.known {
             known.at_s = seen.now_s;
             if self.returned_s.is_none_or(|since_s| since_s > HEARD_S) {
-                // Whose reports were lost in the queue of the baseline says what it got. Who says nothing and was not heard of could
-                // not even begin, and had no part of it.
-                // (Those who are there after a pause are others.)
+                // A peer whose reports were lost in the baseline's queue reports what it got. A silent one that was not
+                // heard could not even begin, and had no part of it. (After a pause there are other devices.)
                 let was_there = |demand: &&DeviceDemand| demand.rate > 0.0 && self.returned_s.is_some();
                 let others = seen.demands.iter().filter(was_there).count();
                 known.of.get_or_insert(known.heard.max((known.own + others) as f64));
