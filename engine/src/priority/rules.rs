@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Processes that rules match: what each start, exec and end means for what they have. Rules come and go at run time, as
-//! far as their users may.
+//! Processes that rules match: the effect of each start, exec and end. Rules are added and removed at run time, as far
+//! as their users may.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,24 +15,25 @@ use crate::matcher::Matcher;
 use crate::model::{Process, ProcessId};
 
 const RULES_OF_A_USER: usize = 32;
-/// Of all users but root, and of everybody, the configuration included: the kernel watches the files of so many.
+/// Of all users but root, and over all, the configuration included: the kernel watches the files of this many.
 const RULES_OF_USERS: usize = 512;
 const RULES: usize = 1024;
-/// Processes that are held without having real time, for `why`: users decide how many there are.
+/// Known processes without real-time priority, for `why`: users decide how many there are.
 const HELD_WITHOUT: usize = 1024;
-/// Patterns in all of them: each may have to be matched against 4 kB whenever a process of this user starts, and that in 100 us.
+/// Patterns in all rules of a user: each may have to be matched against 4 kB whenever a process of this user starts,
+/// within 100 us.
 const PATTERNS_OF_A_USER: usize = 16;
 
 impl Priority {
-    /// Adds a rule at run time. `gids`: the groups of the user who asks.
+    /// Adds a rule at run time. `gids`: the groups of the asking user.
     ///
     /// # Errors
-    /// The reason, where the configuration does not grant that user so much, or the name is taken.
+    /// The reason, if the configuration does not grant this, or the name is taken.
     pub fn add_rule(&mut self, mut rule: PriorityRule, uid: u32, gids: &[u32]) -> Result<Vec<Action>, String> {
         #[cfg(feature = "corpus")]
         self.note(Duration::ZERO, &Call::add_rule(&rule, uid, gids));
         rule.added_by = Some(uid);
-        // Each user has names of their own, so that nobody takes another's.
+        // Each user has their own names, so that nobody can take another's.
         if self.rule_at(&rule.name, rule.user()).is_some() {
             return Err(format!("there is a rule `{}` already; remove it first", rule.name));
         }
@@ -68,10 +69,10 @@ impl Priority {
         self.rules.iter().position(is_it)
     }
 
-    /// Takes a rule away, and what it gave. Root takes away users' rules too, where none of its own has this name.
+    /// Removes a rule, and revokes its grants. Root also removes users' rules, if none of its own has this name.
     ///
     /// # Errors
-    /// The reason, where this user has none of this name or it is one of the configuration.
+    /// The reason, if this user has no such rule or it is in the configuration.
     pub fn remove_rule(&mut self, now: Duration, name: &str, uid: u32) -> Result<Vec<Action>, String> {
         #[cfg(feature = "corpus")]
         self.note(now, &Call::remove_rule(name, uid));
@@ -98,10 +99,10 @@ impl Priority {
         Ok(self.take_actions())
     }
 
-    /// `giveway exec`: the asking process wants this for the command that it is about to become.
+    /// `giveway exec`: the asking process requests this for the command that it is about to become.
     ///
     /// # Errors
-    /// The reason, where the configuration does not grant that user so much or a budget is used up.
+    /// The reason, if the configuration does not grant this or a budget is used up.
     pub fn launch(
         &mut self,
         now: Duration,
@@ -144,7 +145,7 @@ impl Priority {
         };
         if let Some(held) = self.held.get_mut(&id) {
             if held.rule == rule.name && held.user == rule.user() && held.schedule == rule.schedule {
-                // What it had it keeps; what it lost by overrunning too, for an exec is no new start.
+                // It keeps its grant, and also the loss of one by an overrun, since an exec is no new start.
                 held.process = started.process;
                 return;
             }
@@ -167,7 +168,7 @@ impl Priority {
         }
     }
 
-    /// The rule by which it is held, where that was `giveway exec` and it is still its user's.
+    /// The rule of a process launched by `giveway exec` that still belongs to its user.
     fn launched(&self, id: ProcessId, process: &Process) -> Option<Arc<PriorityRule>> {
         let held = self
             .held
@@ -188,7 +189,7 @@ impl Priority {
     }
 
     fn hold(&mut self, now: Duration, started: StartedProcess, rule: &PriorityRule, standing: Standing) {
-        // Asking again is no way out of a budget.
+        // A repeated request does not escape a budget.
         let before = self.held.remove(&started.id);
         let same = before.filter(|before| before.account == rule.account());
         let since = same.as_ref().map_or(now, |same| same.since);
@@ -230,7 +231,7 @@ impl Priority {
         self.having.remove(&id);
     }
 
-    /// Whether so many tasks more are within all budgets.
+    /// Whether this many more tasks are within all budgets.
     pub(super) fn may_grant(&self, now: Duration, rule: &PriorityRule, tasks: u32) -> Result<(), String> {
         if let Some(pause) = &self.paused {
             return Err(pause.reason.clone());
@@ -276,7 +277,7 @@ impl Priority {
         Ok(())
     }
 
-    /// Tasks that have real time: of the rule, and of all.
+    /// Tasks with real-time priority: of the rule, and of all.
     fn tasks(&self, account: &str) -> (u32, u32) {
         let having = self.having.iter().filter_map(|id| self.held.get(id));
         having.fold((0, 0), |(of_rule, all), held| {
@@ -352,7 +353,8 @@ impl Priority {
         }
     }
 
-    /// Another tool has the last word on a process. Threads that it has not touched do not keep what no budget counts.
+    /// A conflict: another tool's change of a process is not overridden. Its remaining threads must not keep a priority
+    /// that no budget counts.
     pub(super) fn report_conflict(&mut self, now: Duration, id: ProcessId, found: &str) {
         self.set_standing(id, Standing::Without);
         self.counters.conflict += 1;
@@ -361,7 +363,7 @@ impl Priority {
         self.after_chains(now, Action::Revoke { id });
     }
 
-    /// Takes back what a process has, if anything, and holds it no more.
+    /// Revokes a process's grant, if any, and forgets it.
     fn revoke(&mut self, now: Duration, id: ProcessId, reason: &str) {
         if let Some(held) = self.held.get(&id).filter(|held| held.standing != Standing::Without) {
             self.counters.revoked += 1;
@@ -371,14 +373,14 @@ impl Priority {
         self.remove(id);
     }
 
-    /// What its rule has given it; where not `made`, what it would have given and a limit or the kernel refused.
+    /// Records a grant by its rule; if not `made`, one that a limit or the kernel refused.
     pub(super) fn record_gain(&mut self, id: ProcessId, reason: String, made: bool) {
         let Some(held) = self.held.get(&id) else { return };
         let change = held.change(id, held.old.clone(), held.schedule.shown().into(), reason, made);
         self.actions.push(change);
     }
 
-    /// From what it was given to `new`.
+    /// Records the end of a grant.
     pub(super) fn record_loss(&mut self, id: ProcessId, new: Value, reason: String) {
         let Some(held) = self.held.get(&id) else { return };
         let change = held.change(id, held.schedule.shown().into(), new, reason, !self.dry_run);
