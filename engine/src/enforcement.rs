@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether a queue acts on what a flow sends or receives, where it was asked for: a rate limit, or a class that is an order of packets.
-//! Input: verdicts, links with their queues, devices, and in which queue packets of a flow were seen. Output: for each such
-//! flow the link that enforces it, or why none does; one change where what was asked for is not enforced, and one where it
-//! is again. Nothing is enforced here.
+//! Whether a queue enforces what was requested for a flow: a rate limit, or a class that is an order of packets, for
+//! what it sends or receives. Input: verdicts, links with their queues, devices, and the queue in which packets of a
+//! flow were seen. Output: for each such flow the enforcing link, or why there is none; a change when enforcement ends,
+//! and one when it begins again. Enforces nothing itself.
 //!
-//! A flow that leaves by a managed link is in that link's queue. One that leaves by another device may still be in one: the
-//! device may stand on a managed link (VLAN, macvlan, bridge, some tunnels). So admission notes in which queue it last put a
-//! packet of a socket, and that decides.
+//! A flow that leaves by a managed link is in that link's queue. One that leaves by another device may still be in one:
+//! the device may be above a managed link (VLAN, macvlan, bridge, some tunnels). So admission stores in which queue it
+//! last put a packet of a socket, and that decides.
 //!
-//! Said once for a limit, or a class, and a device: users decide how many flows there are. Nor does a user decide how much is
-//! said of processes in other network namespaces.
+//! Reported once for a limit or class and a device, since users decide how many flows there are. Nor does a user decide
+//! how many reports there are on processes in other network namespaces.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,10 +33,10 @@ pub mod shortfalls;
 pub mod traced;
 pub mod view;
 
-/// Successive looks in which it moved and was in no queue: ten a second at TCP, one a second at UDP.
+/// Successive polls with progress outside of any queue: ten a second for TCP, one a second for UDP.
 const UNSEEN_LOOKS: u8 = 3;
 const UNSEEN_LOOKS_OF_UDP: u8 = 2;
-/// What is said of an ended shortfall is said again no sooner.
+/// A shortfall that ended is not reported again sooner.
 const REMEMBERED: std::time::Duration = std::time::Duration::from_secs(60);
 
 const PASSES_BY: &str = "its packets bypass the queue: masqueraded or translated on this host, fragmented, or \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What was set by hand, with the flows that each holds for, what its queues let pass, and why it does not hold for some; for
-//! `status` and the lists.
+//! The settings by hand, with their flows, the counters of their queues, and why some are not enforced; for `status`
+//! and the lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,29 +17,29 @@ use crate::queue::BackgroundFlow;
 use crate::rate;
 use crate::sockets::flows::Tracked;
 
-/// Of why a limit does not hold for all of its flows.
+/// The most reasons for one setting.
 const MOST_REASONS: usize = 4;
 
-/// What is set, and what becomes of it.
+/// A setting, and its effect.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct HandView {
     #[serde(flatten)]
     pub set: SetByHand,
-    /// Flows that it holds for now.
+    /// Flows that it applies to now.
     pub flows: usize,
-    /// That its limit allows to be sent and received, and what its queues let pass of that, headers included; None without a
-    /// limit, and where it holds on no link.
+    /// Its limit for what is sent and received, and the throughput of its queues, headers included; None without a
+    /// limit, or if no link enforces it.
     pub upload_limit_mbit: Option<f64>,
     pub download_limit_mbit: Option<f64>,
     pub upload_mbit: Option<f64>,
     pub download_mbit: Option<f64>,
-    /// Why its limit, or its class, does not hold for some of these flows, or of what is forwarded.
+    /// Why its limit or class does not apply to some of these flows, or to forwarded traffic.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub not_enforced: BTreeSet<String>,
 }
 
 impl Overview<'_> {
-    /// Flows to this destination, of this user's or, for root, anybody's.
+    /// Flows to this destination: this user's, or for root anybody's.
     pub fn flows_to(&self, destination: &BackgroundFlow, uid: u32) -> usize {
         let is_it = |tracked: &&Tracked| {
             let is_own = uid == ROOT || tracked.known().2 == uid;
@@ -48,7 +48,7 @@ impl Overview<'_> {
         self.flows.iter().filter(is_it).count()
     }
 
-    /// The lowest class that any of its flows has now: its limit stands there.
+    /// The lowest present class of its flows: its limit is in that band.
     pub fn class_by_hand(&self, set: &SetByHand) -> Class {
         let flows = self.flows.iter().filter(|tracked| holds_for_flow(set, tracked));
         let of_flows = flows.map(|tracked| tracked.class).max();
@@ -94,7 +94,7 @@ impl Overview<'_> {
         wanted.map(view).collect()
     }
 
-    /// The limits that hold for the flow in place of this one.
+    /// The limits that apply to the flow instead of this one.
     fn in_place_of(&self, set: &SetByHand, tracked: &Tracked) -> Vec<String> {
         let Some(ChosenLimit { number, rates }) = set.limit else {
             return Vec::new();
@@ -118,7 +118,7 @@ impl Overview<'_> {
         }
     }
 
-    /// The limits of rules that bind this process, whatever limit a user who is not root chooses for it.
+    /// The rules' limits that bind this process, whatever limit a user other than root chooses for it.
     pub fn rules_that_bind(&self, process: &Process, rates: Rates) -> Vec<String> {
         let limits = self.classes.limits_by_rules(process);
         let ways = [(rates.up, limits.up), (rates.down, limits.down)];
@@ -129,7 +129,7 @@ impl Overview<'_> {
             .collect()
     }
 
-    /// What a container receives has no class here.
+    /// Downloads of a container have no class here.
     fn unordered(&self, set: &SetByHand) -> Option<String> {
         let Target::Cgroup { path, .. } = &set.target else {
             return None;
