@@ -46,14 +46,14 @@ const TABLE_IS_FULL: &str = "the flow table of the queue is full, and other flow
 
 #[derive(Debug)]
 pub enum Input {
-    /// Of the flows of [`Overview::to_be_traced`]: the link in whose queue a packet of each was
-    /// within the last moments; None: in none.
+    /// For the flows of [`Overview::to_be_traced`]: the link in whose queue a packet of each was seen lately; None: in
+    /// none.
     Traced(Vec<(Cookie, Option<u32>)>),
-    /// Processes for which something was chosen, and whose sockets are in another network namespace by now; all of them.
+    /// All processes with a choice whose sockets are in another network namespace.
     Elsewhere(Vec<elsewhere::Elsewhere>),
 }
 
-/// All that decides whether something is enforced, lent for one question.
+/// All that decides whether something is enforced, borrowed for one query.
 #[derive(Clone, Copy)]
 pub struct Overview<'a> {
     pub flows: &'a Flows,
@@ -62,17 +62,17 @@ pub struct Overview<'a> {
     pub links: &'a Links,
     pub uploads: &'a Downlink,
     pub downloads: &'a Downlink,
-    /// Why nothing is active for a while.
+    /// Why everything is suspended.
     pub paused: Option<&'a str>,
 }
 
-/// Where it is enforced, or why it is not.
+/// The enforcing link, or why there is none.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Enforcement {
-    /// The link that holds the flow's packets.
+    /// The link whose queue has the flow's packets.
     #[serde(default)]
     pub enforced_by: Option<String>,
-    /// Why they are in none.
+    /// Why none has.
     #[serde(default)]
     pub reason: Option<String>,
     /// The same for programs.
@@ -86,21 +86,21 @@ pub struct Enforcement {
 pub enum Cause {
     DryRun,
     Paused,
-    /// The table of flows that the queue knows is full.
+    /// The flow table of the queue is full.
     TableFull,
-    /// The link is managed, and has no queue of giveway's.
+    /// The link is managed, but has no giveway queue.
     NoQueue,
-    /// It leaves by a device that is not managed.
+    /// It leaves by an unmanaged device.
     NotManaged,
     /// It stays on this host.
     Loopback,
-    /// It stays in the link's own subnets, which `local` leaves out of the queue.
+    /// Local traffic of the link, which `local` excludes from the queue.
     Local,
     /// No packet has reached a managed link.
     NotSeen,
-    /// What arrives for it does not pass the queue of its limit.
+    /// Its downloads bypass the queue of its limit.
     PassesBy,
-    /// Of a newer version.
+    /// From a newer version.
     #[default]
     #[serde(other)]
     Unknown,
@@ -113,7 +113,7 @@ struct Lack {
     reason: String,
 }
 
-/// What is asked for of what is sent, or received.
+/// A request for what is sent or received.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Asked {
     Upload(LimitNumber),
@@ -129,7 +129,7 @@ impl Lack {
 }
 
 impl Asked {
-    /// What only a queue gives: of what nobody said, nothing is missing.
+    /// Only what takes a queue: without a request nothing is missing.
     fn of(verdict: &Verdict) -> Option<Self> {
         let is_said = matches!(
             verdict.by,
@@ -168,13 +168,13 @@ impl<'a> Overview<'a> {
             .map(|reason| Lack::of(Cause::Paused, format!("giveway is paused: {reason}")))
     }
 
-    /// The link that has a queue for it. None where it is not known yet.
+    /// The link whose queue has it. None: unknown yet.
     fn found(&self, asked: Asked, tracked: &Tracked) -> Option<Result<String, Lack>> {
         if let Some(reason) = self.shortfall_of_all() {
             return Some(Err(reason));
         }
         let Tracked { flow, trace, .. } = tracked;
-        // Of one that was named the queue knows by its address.
+        // A flow with an explicit class is known to the queue by its address.
         let is_told = self.classes.is_told(flow.cookie);
         if !is_told && tracked.judged.verdict.by != By::Name {
             return Some(Err(Lack::of(Cause::TableFull, TABLE_IS_FULL)));
@@ -190,7 +190,7 @@ impl<'a> Overview<'a> {
         is_unseen.then(|| Err(self.why_unmanaged(flow)))
     }
 
-    /// By this link, if it is managed.
+    /// On this link, if it is managed.
     fn served(&self, asked: Asked, tracked: &Tracked, ifindex: u32) -> Option<Result<String, Lack>> {
         let served = self.links.serves(ifindex)?;
         let lack = |reason| Lack::of(Cause::NoQueue, reason);
@@ -203,7 +203,7 @@ impl<'a> Overview<'a> {
             Ok(link) => link,
             Err(reason) => return Some(Err(lack(reason))),
         };
-        // A stream goes before other local traffic.
+        // A stream precedes other local traffic.
         let is_behind = asked == Asked::Class(Class::Background);
         if is_behind && self.links.spares(ifindex, tracked.flow.remote.ip()) {
             let reason = format!("local traffic of {link} bypasses the queue (local = \"unlimited\")");
@@ -229,7 +229,7 @@ impl<'a> Overview<'a> {
         }
     }
 
-    /// The same of what it receives.
+    /// The same for what it receives.
     fn found_received(&self, tracked: &Tracked) -> Option<Result<String, Lack>> {
         if let Some(reason) = self.shortfall_of_all() {
             return Some(Err(reason));
@@ -282,7 +282,7 @@ impl<'a> Overview<'a> {
         }
     }
 
-    /// By which link.
+    /// The enforcing link.
     pub fn ordered_by(&self, tracked: &Tracked) -> Option<(&str, &Order)> {
         let yields = tracked.class > Class::Standard && tracked.judged.verdict.limits.down.is_none();
         let order = yields.then(|| self.downloads.orders(tracked.flow.ifindex)).flatten();
@@ -313,7 +313,7 @@ impl<'a> Overview<'a> {
     }
 }
 
-/// Whether it says that something that was asked for is not enforced.
+/// Whether the change reports a shortfall.
 pub fn is_shortfall(change: &Change) -> bool {
     change.new == Value::from(NOT_ENFORCED)
 }
