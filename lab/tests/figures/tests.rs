@@ -70,6 +70,7 @@ fn each_figure_of_the_docs_is_in_its_result() {
         figures += count;
         wrong.extend(found);
     }
+    assert!(figures > 0, "no page has a figure");
     assert!(
         wrong.is_empty(),
         "{} wrong of {figures} figures:\n{}",
