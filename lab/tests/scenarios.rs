@@ -659,7 +659,7 @@ mod in_guest {
         let Some(_turn) = turn_in_guest() else { return };
         // Each run is as long as in full, since 2 ms of what the gate costs come once in each: 0.4% of a run of 0.45 s.
         let settings = ["variants=alone,plain,giveway", "steps_m=100", "runs=1"];
-        let (result, _) = run_and_count_figures("cpu_gate", &settings);
+        let (result, _) = run_and_count_figures("cpu-gate", &settings);
         let run_time_s = |variant| metric(&result, variant, "run_time_mean_s");
         assert!(run_time_s("giveway") < 1.01 * run_time_s("alone"));
         assert!(run_time_s("plain") > 1.05 * run_time_s("alone"));
@@ -786,7 +786,7 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
         Tests(&[in_guest::pages_and_a_call_beside_downloads_hardly_wait_where_the_rate_is_known]),
     ),
     (
-        "cpu_gate",
+        "cpu-gate",
         Tests(&[in_guest::an_upload_waits_for_a_program_that_computes]),
     ),
     ("join-leave", Tests(&[caps_follow_senders_that_join_start_stop_and_die])),

@@ -47,7 +47,7 @@ pub const ROWS: &[Scenario] = &[
     // P0, section 3: packet work of a background upload must not take the processor from a program that computes, even though that
     // program sends nothing.
     Scenario {
-        name: "cpu_gate",
+        name: "cpu-gate",
         about: "a program that computes beside an upload's packet work",
         seconds: 1,
         warmup_s: 3,
