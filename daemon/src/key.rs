@@ -62,7 +62,7 @@ impl KeyFile {
             // It was not the file's fault.
             self.seen = None;
         }
-        keys.with_context(|| format!("the group's key {} is refused", self.path.display()))
+        keys.with_context(|| format!("cannot use the group key {}", self.path.display()))
     }
 
     /// The keys, read anew where the file is not the one seen last.
@@ -84,13 +84,10 @@ impl KeyFile {
         let file = file.map_err(|error| anyhow!("{error}: make one with `giveway key new {}`", self.path.display()))?;
         let about = file.metadata()?;
         if !about.is_file() {
-            bail!("it is not a regular file");
+            bail!("not a regular file");
         }
         if about.mode() & 0o077 != 0 {
-            bail!(
-                "others may read it (mode {:04o}); `chmod 600` it",
-                about.mode() & 0o7777
-            );
+            bail!("others may read it (mode {:04o}): chmod 600", about.mode() & 0o7777);
         }
         if let Some(reason) = not_the_callers(&self.path, &about) {
             bail!("{reason}");
@@ -112,8 +109,8 @@ pub fn run(command: &KeyCommand) -> Result<()> {
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
     };
     if !old.is_empty() {
-        let keys =
-            Keyring::parse(&old).with_context(|| format!("{} is not a key file; it is left alone", file.display()))?;
+        let keys = Keyring::parse(&old)
+            .with_context(|| format!("{} is not a key file and was not changed", file.display()))?;
         if keys.ids().count() > 1 {
             bail!(
                 "{} already holds two keys, and was left alone: finish the earlier change first, and then delete the old \
@@ -136,10 +133,10 @@ pub fn run(command: &KeyCommand) -> Result<()> {
         is_second: !old.is_empty(),
     };
     print_output(output.json, &report, || {
-        let folder = new_folder.map(|folder| format!("{}: a new folder\n", folder.display()));
+        let folder = new_folder.map(|folder| format!("{}: folder created\n", folder.display()));
         let key = match report.is_second {
             false => format!(
-                "{}: a new key, for its owner only; copy the file to the group's other devices\n",
+                "{}: new key, readable by its owner only; copy the file to the group's other devices\n",
                 report.file
             ),
             true => second_key(file),

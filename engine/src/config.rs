@@ -79,7 +79,7 @@ fn syntax(message: &str, line: &str) -> String {
     if message.contains("duplicate key") {
         return match line.starts_with('[') {
             true => format!("{line} is given twice: put its keys together, below the first"),
-            false => format!("{message}: it is given twice, and TOML wants it once: leave one"),
+            false => format!("{message}: it is given twice: keep one"),
         };
     }
     let is_word = |text: &str| text.chars().all(|c| c.is_alphanumeric() || "_-./:@*".contains(c));

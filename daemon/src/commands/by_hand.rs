@@ -97,7 +97,7 @@ pub fn class(command: &ClassCommand) -> Result<()> {
         }
         ClassCommand::Clear { target, output } => {
             let (target, what) = (named(&target.target)?, SettingKind::Class);
-            change(Request::Clear { target, what }, output.json, "no class is set by hand")
+            change(Request::Clear { target, what }, output.json, "no class is set")
         }
         ClassCommand::List(output) => list(output.json, SettingKind::Class),
     }
@@ -113,12 +113,12 @@ pub fn limit(command: &LimitCommand) -> Result<()> {
                 upload_limit_mbit: rates.up.map(rate::mbit),
                 download_limit_mbit: rates.down.map(rate::mbit),
             };
-            let said = format!("all of it may together {} from now on", rates.shown());
+            let said = format!("limited to {} in total from now on", rates.shown());
             change(request, output.json, &said)
         }
         LimitCommand::Clear { target, output } => {
             let (target, what) = (named(&target.target)?, SettingKind::Limit);
-            change(Request::Clear { target, what }, output.json, "no limit is set by hand")
+            change(Request::Clear { target, what }, output.json, "no limit is set")
         }
         LimitCommand::List(output) => list(output.json, SettingKind::Limit),
     }
@@ -132,13 +132,13 @@ fn change(request: Request, json: bool, done: &str) -> Result<()> {
     if json {
         print_json(&now)?;
     }
-    ensure!(!is_clear || now.changed, "{target}: nothing was set by hand");
+    ensure!(!is_clear || now.changed, "{target}: nothing is set");
     if json {
         return Ok(());
     }
     match now.changed {
         true => print_line(format_args!("{target}: {done}"))?,
-        false => print_line(format_args!("{target}: {done}; nothing has changed"))?,
+        false => print_line(format_args!("{target}: {done}; unchanged"))?,
     }
     if let Some(reason) = &now.comes_back {
         note(format_args!("warning: {reason}"));
@@ -162,7 +162,7 @@ fn list(json: bool, part: SettingKind) -> Result<()> {
     print_output(json, &now, || {
         if now.by_hand.is_empty() {
             let what = if part == SettingKind::Class { "class" } else { "limit" };
-            return format!("no {what} is set by hand; `giveway {what} set TARGET` sets one for what runs already\n");
+            return format!("no {what} is set; `giveway {what} set TARGET` sets one for a running target\n");
         }
         now.by_hand.iter().map(|view| line(view, part) + "\n").collect()
     })
@@ -186,7 +186,7 @@ fn limit_shown(view: &HandView) -> String {
         Some(format!(
             "at most {} Mbit/s {way}, {}",
             most?,
-            had.map_or("held by no link".to_owned(), |had| format!("{had:.2} now"))
+            had.map_or("not enforced on any link".to_owned(), |had| format!("{had:.2} now"))
         ))
     };
     let parts = [
@@ -234,7 +234,7 @@ fn named(target: &str) -> Result<TargetId> {
 }
 
 fn process(pid: u32) -> Result<ProcessId> {
-    let start = thread_start(pid, pid).with_context(|| format!("cannot look at process {pid}"))?;
+    let start = thread_start(pid, pid).with_context(|| format!("cannot read process {pid}"))?;
     match start {
         Some(start_ns) => Ok(ProcessId { pid, start_ns }),
         None => bail!("there is no process {pid}"),

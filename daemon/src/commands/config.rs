@@ -233,8 +233,8 @@ fn check_machine(main: Option<Source>, folder: Vec<Source>) -> MachineCheck {
     MachineCheck::run(&config, &rules)
 }
 
-const WHAT_FOLLOWS: &str = "a running daemon goes on as it is, and a reload of a wrong file changes nothing; `giveway run` \
-                            refuses a wrong giveway.toml, and starts without a wrong file of rules";
+const WHAT_FOLLOWS: &str = "a running daemon keeps its configuration; `giveway run` refuses an invalid giveway.toml and \
+                            ignores an invalid rules file, as `giveway reload` does";
 
 /// `FILE:LINE: ...`
 fn line_of(remark: &str) -> Option<u32> {
@@ -249,17 +249,17 @@ fn unread(path: &Path) -> Option<String> {
     }
     let file = path.display();
     if path.extension().is_none_or(|extension| extension != "toml") {
-        return Some(format!("{file}: is not read there: its name must end in .toml"));
+        return Some(format!("{file}: ignored: its name must end in .toml"));
     }
     rules::text(path, true)
         .err()
-        .map(|reason| format!("{file}: is not read there: {reason}"))
+        .map(|reason| format!("{file}: ignored: {reason}"))
 }
 
 /// Why `giveway run` would refuse it.
 fn somebody_elses(path: &Path) -> Option<String> {
     let reason = not_the_callers(path, &fs::metadata(path).ok()?)?;
-    Some(format!("{}: is refused by `giveway run`: {reason}", path.display()))
+    Some(format!("{}: refused by `giveway run`: {reason}", path.display()))
 }
 
 /// What does nothing beside the rules: keys that another one stands in for, and real-time priority of no program.
@@ -270,7 +270,7 @@ fn idle_keys(path: &Path, text: &str) -> Vec<Warning> {
     let programs = config.priority.iter().filter_map(|rule| rule.conditions.exe.as_deref());
     let idle = programs.filter_map(|exe| {
         Some(Warning::of_machine(format!(
-            "the [[priority]] of {exe} holds for nothing here: {}",
+            "the [[priority]] of {exe} matches nothing here: {}",
             no_program(exe)?
         )))
     });
@@ -313,16 +313,18 @@ fn idle_of_cap(config: &Config) -> Vec<String> {
         return beside_found(config);
     }
     let needs_found = [
-        ("prefer does not count", cap.prefer != default.prefer),
-        ("floor_mbit does not count", cap.floor_mbit != default.floor_mbit),
+        ("prefer has no effect", cap.prefer != default.prefer),
+        ("floor_mbit has no effect", cap.floor_mbit != default.floor_mbit),
     ];
     let idle = needs_found.into_iter().filter(|(_, is_given)| *is_given);
     let idle = idle.map(|(what, _)| {
-        format!("[cap] {what}: no capacity is found here (policy = \"estimated\", or a group's key and no number)")
+        format!(
+            "[cap] {what}: the capacity is not estimated here (that needs policy = \"estimated\", or a group \
+                 key and no configured capacity)"
+        )
     });
     let stands_in = cap.capacity_mbit.is_some() && cap.fixed_segments.is_some();
-    let unused =
-        stands_in.then(|| "[cap] capacity_mbit does not count: fixed_segments stands in for the formula".to_owned());
+    let unused = stands_in.then(|| "[cap] capacity_mbit has no effect: fixed_segments replaces the formula".to_owned());
     idle.chain(unused).collect()
 }
 
@@ -336,7 +338,7 @@ fn beside_found(config: &Config) -> Vec<String> {
     ];
     let given = of_fixed.into_iter().filter(|(_, is_given)| *is_given);
     let mut said: Vec<String> = given
-        .map(|(key, _)| format!("[cap] {key} does not count: the capacity is found"))
+        .map(|(key, _)| format!("[cap] {key} has no effect: the capacity is estimated"))
         .collect();
     let group_on = config.interface.as_ref().or(config.interfaces.first());
     let of_link = config.link.rate_mbit.filter(|_| config.interfaces.len() < 2);
@@ -345,12 +347,16 @@ fn beside_found(config: &Config) -> Vec<String> {
         .iter()
         .find(|uplink| uplink.interface.as_ref() == group_on);
     if own.and_then(|uplink| uplink.rate_mbit).or(of_link) == Some(RateMbit::Estimated) {
-        said.push("rate_mbit = \"auto\" on the group's interface: both find a rate from the same packets, which was not measured".to_owned());
+        said.push(
+            "rate_mbit = \"auto\" on the group's interface: both estimators use the same packets, a \
+                   combination that is untested"
+                .to_owned(),
+        );
     }
     if config.group.key_file.is_none() {
         said.push(
-            "[cap] policy = \"estimated\" without [group] key_file: this device finds a share alone, and takes your other \
-             devices for ones without giveway"
+            "[cap] policy = \"estimated\" without [group] key_file: this device estimates a share alone, and \
+             treats your other devices as stations without giveway"
                 .to_owned(),
         );
     }
@@ -361,15 +367,15 @@ fn beside_found(config: &Config) -> Vec<String> {
     let carries = carries.reduce(f64::min).unwrap_or(MORE_THAN_ANY_MBIT);
     if cap.floor_mbit >= carries {
         said.push(format!(
-            "[cap] floor_mbit = {}: no link carries more, so limits never bind",
+            "[cap] floor_mbit = {}: no link is faster, so caps never apply",
             cap.floor_mbit
         ));
     }
     let (passes, tried) = (config.monitor.polls_per_second, Monitor::default().polls_per_second);
     if passes < tried {
         said.push(format!(
-            "[monitor] polls_per_second = {passes}: policy = \"estimated\" looks for a queue at each poll, and was measured with \
-             {tried}; with fewer it comes late"
+            "[monitor] polls_per_second = {passes}: policy = \"estimated\" checks for a queue at each poll \
+             and is tested with {tried}; with fewer polls it reacts late"
         ));
     }
     said
@@ -395,7 +401,8 @@ fn idle_rates(config: &Config) -> Vec<String> {
     let mut said: Vec<String> = found
         .map(|(key, _)| {
             format!(
-                "{key} = \"auto\" finds nothing: that takes the BPF qdisc, which [queue] backend = \"{backend}\" excludes"
+                "{key} = \"auto\" has no effect: it needs the BPF qdisc, which [queue] backend = \"{backend}\" \
+                 excludes"
             )
         })
         .collect();
@@ -407,11 +414,11 @@ fn idle_rates(config: &Config) -> Vec<String> {
 fn no_program(exe: &str) -> Option<String> {
     match starts(exe) {
         Err(error) if error.kind() == ErrorKind::NotFound && exe.contains(['*', '?']) => Some(format!(
-            "there is no {exe} on this machine: `exe` is a path and no pattern, which `cmdline` may be"
+            "{exe} does not exist: `exe` is a path, not a pattern (use `cmdline` for patterns)"
         )),
-        Err(error) if error.kind() == ErrorKind::NotFound => Some(format!("there is no {exe} on this machine")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Some(format!("{exe} does not exist")),
         Ok(start) if start == *b"#!" => Some(format!(
-            "{exe} is a script, and the executable is its interpreter; name it by `cmdline = \"*{exe}*\"`"
+            "{exe} is a script, whose executable is its interpreter: use `cmdline = \"*{exe}*\"`"
         )),
         _ => None,
     }
@@ -427,7 +434,7 @@ fn shared(exe: &str) -> Option<String> {
     let is_other = stem(path) != stem(&file) || path.is_symlink() && is_in_venv().unwrap_or_default();
     is_other.then(|| {
         format!(
-            "names everything that runs {} ({exe} is a link to it): use cmdline or unit",
+            "matches everything that runs {} ({exe} is a link to it): use cmdline or unit",
             file.display()
         )
     })
@@ -446,7 +453,7 @@ fn idle(rules: &Rules) -> impl Iterator<Item = Warning> {
     let anywhere = anywhere.map(|(rule, reason)| Warning::of_file(format!("{rule}: {reason}")));
     let idle = rules.by_executable().filter_map(|(rule, exe)| {
         let reason = no_program(exe)?;
-        Some(format!("{rule}: holds for nothing here: {reason}"))
+        Some(format!("{rule}: matches nothing here: {reason}"))
     });
     let shared = rules.by_executable_alone().filter_map(|(rule, exe)| {
         // Of a script the above is the matter.
@@ -456,10 +463,10 @@ fn idle(rules: &Rules) -> impl Iterator<Item = Warning> {
     let elsewhere = rules
         .by_interface()
         .filter(|(_, interface)| if_nametoindex(*interface).is_err())
-        .map(|(rule, interface)| format!("{rule}: holds for nothing now: there is no interface {interface}"));
+        .map(|(rule, interface)| format!("{rule}: matches nothing now: no interface {interface}"));
     let no_units = rules.by_unit().filter_map(|(rule, unit)| {
         let reason = no_unit(&unit)?;
-        Some(format!("{rule}: holds for nothing now: {reason}"))
+        Some(format!("{rule}: matches nothing now: {reason}"))
     });
     let scripts = rules.by_script(&is_script).into_iter();
     let scripts = scripts.map(|(rule, reason)| format!("{rule}: {reason}"));

@@ -116,7 +116,7 @@ fn render(capability: &Capability, columns: usize) -> String {
     match &capability.why_not {
         None => format!("  yes  {}\n", capability.name),
         Some(why_not) => {
-            let explained = explained(&format!("{why_not}; without it: {}", capability.lost), columns);
+            let explained = explained(&format!("{why_not}; lost: {}", capability.lost), columns);
             format!("  NO   {}\n{explained}", capability.name)
         }
     }

@@ -58,7 +58,7 @@ pub fn run(command: &FocusCommand) -> Result<()> {
     let now: FocusNow = client::ask(&Place::here()?, request)?.first()?;
     print_output(output.json, &now, || shown(&now))?;
     let is_clear = matches!(command, FocusCommand::Clear(_));
-    ensure!(!is_clear || now.changed, "nothing was in focus by your word");
+    ensure!(!is_clear || now.changed, "you have set no focus");
     Ok(())
 }
 

@@ -98,11 +98,11 @@ fn set(name: &str, rates: Option<LinkRates>, is_json: bool) -> Result<()> {
     let shown = match rates {
         Some(LinkRates { up, down }) => {
             let shown = up.map(shown_up).into_iter().chain(down.map(shown_down));
-            format!("its rate is {} from now on", shown.collect::<Vec<_>>().join(", "))
+            format!("rate {} from now on", shown.collect::<Vec<_>>().join(", "))
         }
-        None => "its rate is what the configuration says".to_owned(),
+        None => "rate as configured".to_owned(),
     };
-    let news = if changed { "" } else { "; nothing has changed" };
+    let news = if changed { "" } else { "; unchanged" };
     let change = LinkChange {
         interface: name,
         rates,
@@ -112,7 +112,7 @@ fn set(name: &str, rates: Option<LinkRates>, is_json: bool) -> Result<()> {
     if is_json || changed || !is_clear {
         print_output(is_json, &change, || format!("{name}: {shown}{news}\n"))?;
     }
-    ensure!(changed || !is_clear, "{name}: no rate was set at run time");
+    ensure!(changed || !is_clear, "{name}: no run-time rate is set");
     match rates {
         Some(LinkRates { down: Some(_), .. }) => say_why_not_ordered(name),
         _ => Ok(()),
@@ -135,7 +135,7 @@ fn say_why_not_ordered(name: &str) -> Result<()> {
         sleep(BETWEEN_TRIES);
     }
     note(format_args!(
-        "warning: what arrives by {name} is not ordered; `giveway status` says what stands in the way"
+        "warning: downloads on {name} are not shaped; `giveway status` says why"
     ));
     Ok(())
 }
@@ -155,7 +155,7 @@ fn show(is_json: bool) -> Result<()> {
     let status = client::status(&Place::here()?)?;
     let links = &status.network.links;
     print_output(is_json, &LinkList { links }, || match links.is_empty() {
-        true => "no link is managed now\n".to_owned(),
+        true => "no link is managed\n".to_owned(),
         false => links.iter().map(|link| line(link) + "\n").collect(),
     })
 }

@@ -41,15 +41,15 @@ pub fn pause(args: &PauseArgs) -> Result<()> {
             Some(left_ms) => format!("for {} s, or until `giveway resume`", left_ms.div_ceil(1000)),
             None => "until `giveway resume`".to_owned(),
         };
-        format!("paused: nothing of giveway's is active, {left}; a restart of giveway ends it, too\n")
+        format!("paused {left}: all changes are undone; restarting the daemon also ends the pause\n")
     })
 }
 
 pub fn resume(output: &Json) -> Result<()> {
     let was_paused: bool = client::ask(&Place::here()?, Request::Resume)?.first()?;
     let text = match was_paused {
-        true => "everything is active again\n",
-        false => "it was not paused\n",
+        true => "resumed: all changes are active again\n",
+        false => "not paused\n",
     };
     print_output(output.json, &Resumed { was_paused }, || text.to_owned())
 }

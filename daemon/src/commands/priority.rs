@@ -100,15 +100,10 @@ pub fn run(command: &PriorityCommand) -> Result<()> {
         PriorityCommand::Add(args) => {
             let rule = Box::new(PrioritySection::from(&**args));
             let exe = rule.conditions.exe.clone();
-            let added: PriorityChange = client::ask(&place, Request::PriorityAdd { rule })?.first()?;
-            print_output(args.output.json, &added, || {
-                format!(
-                    "rule `{}` holds until the daemon ends; `giveway priority list` shows it\n",
-                    added.name
-                )
-            })?;
+            let _: Option<LaunchTerms> = client::ask(&place, Request::RealtimeAdd { rule })?.first()?;
+            print("the rule holds until the daemon ends; `giveway priority list` shows it\n")?;
             if let Some(exe) = exe.filter(|exe| !Path::new(exe).exists()) {
-                note(format_args!("there is no {exe} now; the rule waits for it"));
+                note(format_args!("{exe} does not exist yet; the rule applies once it does"));
             }
             Ok(())
         }
@@ -116,10 +111,7 @@ pub fn run(command: &PriorityCommand) -> Result<()> {
             let request = Request::PriorityRemove { name: name.clone() };
             let removed: PriorityChange = client::ask(&place, request)?.first()?;
             print_output(output.json, &removed, || {
-                format!(
-                    "rule `{}` is removed, and the priorities that it gave are revoked\n",
-                    removed.name
-                )
+                format!("rule `{}` removed, its priorities revoked\n", removed.name)
             })
         }
         PriorityCommand::List(output) => {
@@ -173,7 +165,8 @@ fn render(view: &PriorityStatus) -> String {
         );
     }
     if view.rules.is_empty() {
-        text += "no rules; `giveway priority add --exe PATH` makes one, [[priority]] in the configuration keeps it\n";
+        text += "no rules; `giveway priority add --exe PATH` adds one, [[priority]] in the configuration makes \
+                 it permanent\n";
     }
     if !view.processes.is_empty() {
         text += "\n       PID TASKS   CPU%  PROCESS               NOW\n";

@@ -17,7 +17,7 @@ fn text(ReloadSummary { rules, unread }: &ReloadSummary) -> String {
     let mut text = format!("active: {} for classes\n", counted(*rules, "rule"));
     if !unread.is_empty() {
         text += &format!(
-            "not read: {} changed since the daemon started, and will count when it starts again\n",
+            "warning: {} has changed since the daemon started; restart it to apply the changes\n",
             unread.join(", ")
         );
     }

@@ -51,7 +51,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     // Without the right to look, everything would seem to have gone.
     ensure!(
         geteuid().is_root(),
-        "only root can see and undo what giveway has changed; nothing was looked at. Try: sudo giveway revert"
+        "only root can see and undo giveway's changes; nothing was done. Try: sudo giveway revert"
     );
     raise_limits();
     let place = Place::here()?;
@@ -99,9 +99,9 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     if !args.output.json {
         let left_over = match undone.sockets {
             0 => String::new(),
-            sockets => format!("{} put back; ", counted(sockets, "left-over socket")),
+            sockets => format!("{} restored; ", counted(sockets, "left-over socket")),
         };
-        print_line(format_args!("{left_over}nothing of giveway's is active"))?;
+        print_line(format_args!("{left_over}no change of giveway is active"))?;
     }
     Ok(())
 }
@@ -141,16 +141,16 @@ fn print_ended(
     by_watchdog: Option<&String>,
 ) -> Result<()> {
     match (stopped, killed) {
-        (Some(pid), _) => print_line(format_args!("the daemon (pid {pid}) has undone its work and ended"))?,
+        (Some(pid), _) => print_line(format_args!("daemon (pid {pid}) stopped, its changes undone"))?,
         (None, Some(pid)) if is_removed => print_line(format_args!(
-            "the daemon (pid {pid}) could not be asked, since its state folder was removed, and was killed"
+            "daemon (pid {pid}) killed: its state folder was removed, so it could not be asked to stop"
         ))?,
-        (None, Some(pid)) => print_line(format_args!("the daemon (pid {pid}) did not answer and was killed"))?,
-        (None, None) => print_line("no daemon runs in this network namespace")?,
+        (None, Some(pid)) => print_line(format_args!("daemon (pid {pid}) killed: it did not answer"))?,
+        (None, None) => print_line("no daemon is running in this network namespace")?,
     }
     match by_watchdog {
-        Some(undone) => print_line(format_args!("put back by its watchdog: {undone}"))?,
-        None if is_removed => print_line("what its watchdog put back is in the daemon's log")?,
+        Some(undone) => print_line(format_args!("restored by its watchdog: {undone}"))?,
+        None if is_removed => print_line("the daemon's log lists what its watchdog restored")?,
         None => {}
     }
     Ok(())
@@ -165,7 +165,7 @@ fn show_found(place: &Place, json: bool) -> Result<()> {
     };
     print_output(json, &plan, || {
         format!(
-            "{} sockets carry a setting of giveway's; nothing was changed\n{}{}",
+            "{} sockets have a setting of giveway's; dry run, nothing changed\n{}{}",
             plan.sockets_found,
             lines("to be restored", &plan.found),
             lines("cannot be restored", &plan.failed)

@@ -135,7 +135,7 @@ pub fn run(args: &TryArgs) -> Result<()> {
     }
     ensure!(
         geteuid().is_root(),
-        Usage("only root may pause giveway, which a trial does again and again; ask again with sudo".to_owned())
+        Usage("`giveway try` pauses giveway repeatedly, which only root may do: run it with sudo".to_owned())
     );
     let allowed = allowed_pairs(args)?;
     let [a, b, c, d, e, f, g, h, ..] = random()?;
@@ -152,7 +152,7 @@ pub fn run(args: &TryArgs) -> Result<()> {
     let status = client::status(&trial.place)?;
     ensure!(
         !status.network.policy.dry_run,
-        "the daemon runs with --dry-run: with it and without it are the same"
+        "the daemon runs with --dry-run, so there is nothing to compare"
     );
     let report = trial.run(allowed)?;
     if let Some(path) = &args.svg {
@@ -174,8 +174,8 @@ fn allowed_pairs(args: &TryArgs) -> Result<usize> {
     ensure!(
         args.pairs.is_some() || allowed >= least,
         Usage(format!(
-            "the least, {LEAST_PAIRS} pairs and {dry} of the dry run, takes {:.1} min by --interval and --settle: allow more by \
-             --max-time",
+            "the minimum ({LEAST_PAIRS} pairs and {dry} of the dry run) takes {:.1} min with these \
+             --interval and --settle: raise --max-time",
             least as f64 * pair_s / 60.0
         ))
     );
@@ -222,12 +222,12 @@ impl Trial<'_> {
         let expected = pairs_for(self.effect(), &differences, count).filter(|pairs| *pairs < MOST_PAIRS);
         if expected.is_none() && differences.len() < 2 {
             bail!(
-                "nothing of {} could be measured in the dry run: {}",
+                "the dry run measured no {}: {}",
                 question.name,
                 match self.args.peer {
                     Some(_) => "the peer did not answer",
                     None =>
-                        "no connection of this machine carried anything. Start what you want to compare, or use --peer",
+                        "no connection of this machine carried traffic: start the traffic to compare, or use --peer",
                 }
             );
         }
@@ -297,8 +297,8 @@ impl Trial<'_> {
         if let Some(pause) = pause {
             ensure!(
                 pause.holds(),
-                "the daemon has ended the pause before the interval was over, so it shows nothing; \
-                 `giveway why` may say more"
+                "the daemon ended the pause before the interval was over, so the interval is void; `giveway why` \
+                 may say more"
             );
         }
         Ok(values)
@@ -311,7 +311,7 @@ impl Trial<'_> {
             let Some(by) = status.daemon.paused else { return Ok(()) };
             ensure!(
                 Instant::now() < until,
-                "giveway is paused by somebody else (uid {}): a trial needs it for itself",
+                "giveway is paused by another user (uid {}): wait until that pause ends",
                 by.uid
             );
             thread::sleep(Duration::from_millis(20));

@@ -80,7 +80,7 @@ pub fn run(args: &WhyArgs) -> Result<()> {
     }
     if let Some(paused) = &status.daemon.paused {
         let pid = paused.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-        let line = format!("paused by uid {}{pid}: nothing is active now", paused.uid);
+        let line = format!("paused by uid {}{pid}: all changes are undone for now", paused.uid);
         lines.insert(0, line);
     }
     if is_unknown {
@@ -136,7 +136,7 @@ impl<'a> Explanation<'a> {
         let changes = self.changes.iter().map(|latest| change_line(latest, self.dry_run));
         let elsewhere = self.elsewhere.iter().map(|process| {
             format!(
-                "process {} ({}): what `giveway exec` was asked for it is not enforced: {}",
+                "process {} ({}): class or limit of `giveway exec` not enforced: {}",
                 process.pid, process.command, process.reason
             )
         });
@@ -218,12 +218,12 @@ fn nothing(subject: &str, status: &Status) -> String {
     let near = near(subject, owners.chain(processes).chain(links));
     let near = match near.is_empty() {
         true => String::new(),
-        false => format!(" Near it: {}.", near.join(", ")),
+        false => format!(" Similar: {}.", near.join(", ")),
     };
     format!(
-        "no open connection, process, device or rule goes by `{subject}` now, and giveway remembers no change of \
-         it.{near} `giveway status` lists what is open; `giveway why` alone shows all changes that are remembered, the \
-         latest {KEPT}"
+        "nothing found for `{subject}`: no open connection, process, link or rule, and no recorded \
+         change.{near} `giveway status` lists open connections; `giveway why` alone shows the latest \
+         {KEPT} changes"
     )
 }
 
@@ -376,10 +376,10 @@ impl<'a> ClassifiedFlow<'a> {
     }
 
     fn line(&self) -> String {
-        let marked = self.mark.map(|dscp| format!("; its packets are marked {dscp}"));
+        let marked = self.mark.map(|dscp| format!("; DSCP {dscp}"));
         let enforced: String = self.shown_enforcement.iter().map(|line| format!("; {line}")).collect();
         format!(
-            "socket {}, {} to {}, is {} now; rule {}: {}{}{enforced}",
+            "socket {}, {} to {}: class {}, rule {}: {}{}{enforced}",
             self.cookie.0,
             self.local,
             self.shown_remote,
@@ -422,7 +422,7 @@ fn refusal_line(refusal: &Refusal, times: usize) -> String {
         .cast_signed()
         .wrapping_sub(refusal.t_ns.cast_signed());
     format!(
-        "{}: a packet {packet} was not sent because {}: {} us were left, {} us is its work for the link",
+        "{}: refused a packet {packet} because {}: {} us left, {} us needed on the link",
         when(refusal.t_ns, times as u64),
         refusal.reason.shown(),
         left_ns / 1000,

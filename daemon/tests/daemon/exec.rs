@@ -51,11 +51,11 @@ fn without_a_daemon_the_command_runs_and_a_line_says_what_it_lacks() {
     let ran = giveway(&["exec", "--priority", "10", "--", "sh", "-c", "exit 7"]);
     let (line, code) = failure(&ran);
     assert!(
-        code == 7 && line.contains("runs without it") && line.contains("giveway run"),
+        code == 7 && line.contains("running the command without it") && line.contains("giveway run"),
         "{line}"
     );
     let (line, code) = failure(&giveway(&["exec", "--priority", "10", "--require", "--", "true"]));
-    assert!(code == 125 && line.contains("was not run"), "{line}");
+    assert!(code == 125 && line.contains("command not run"), "{line}");
 }
 
 #[test]

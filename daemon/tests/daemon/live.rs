@@ -510,7 +510,7 @@ fn a_user_sets_what_is_their_own_and_only_what_they_may_choose() {
     assert!(line.contains("only root may set a link's rate"), "{line}");
     for command in ["pause", "resume"] {
         let (line, _) = failure(&copy.as_nobody(&[command]));
-        assert!(line.contains("only root may pause"), "{line}");
+        assert!(line.contains("which only root may do"), "{line}");
     }
     // They see their own, and clear no other's.
     done(&["class", "set", &roots, "bulk"]);
@@ -744,9 +744,9 @@ fn a_pause_takes_everything_back_until_it_is_over_or_ended() {
     until("nothing is limited", || stage.is_above(12.0));
     let shown = done(&["status"]);
     assert!(shown.contains("nothing is active, until `giveway resume`"), "{shown}");
-    assert_eq!(done(&["resume"]), "everything is active again\n");
+    assert_eq!(done(&["resume"]), "resumed: all changes are active again\n");
     until("it is limited again", || stage.mbit() < 4.3);
-    assert_eq!(done(&["resume"]), "it was not paused\n");
+    assert_eq!(done(&["resume"]), "not paused\n");
     done(&["pause", "--for", "2s"]);
     assert!(is_paused());
     until("its time is over", || !is_paused());
@@ -782,7 +782,7 @@ fn where_the_limit_of_a_rule_holds_in_place_of_a_users_own_that_is_said() {
     let rule = format!("[[rule]]\nuser = \"{NOBODY}\"\nclass = \"standard\"\nupload_limit_mbit = 8\n");
     fs::write(&stage.config.0, fs::read_to_string(&stage.config.0).unwrap() + &rule).unwrap();
     done(&["reload"]);
-    let in_place = "which all its flows share, holds in place of it";
+    let in_place = "shared by all its flows, applies instead";
     let exec = copy.as_nobody(&["exec", "--up", "2mbit", "--", "true"]);
     let said = String::from_utf8_lossy(&exec.stderr);
     assert!(exec.status.success() && said.contains(in_place), "{said}");

@@ -149,7 +149,7 @@ fn a_pause_takes_everything_back_and_its_end_brings_it_back() {
         assert!(status.contains(&format!("paused by uid 0 (pid {own})")), "{status}");
         let reason = String::from_utf8(giveway(&["why"]).stdout).unwrap();
         assert!(
-            reason.contains("paused by uid 0") && reason.contains("nothing is active"),
+            reason.contains("paused by uid 0") && reason.contains("all changes are undone for now"),
             "{reason}"
         );
         let error = client::pause(&place, 60).err().unwrap().to_string();
@@ -227,7 +227,7 @@ fn only_root_tries_and_without_a_daemon_or_peer_it_says_so() {
     assert!(line.contains("no giveway daemon runs") && code == 1, "{line}");
     let copy = Copy::new("try");
     let (line, code) = failure(&copy.as_nobody(&["try"]));
-    assert!(line.contains("only root may pause") && code == 2, "{line}");
+    assert!(line.contains("which only root may do") && code == 2, "{line}");
     let (line, code) = failure(&giveway(&["try", "--max-time", "5m"]));
     assert!(line.contains("20 pairs and 6 of the dry run") && code == 2, "{line}");
     let _daemon = Daemon::start(&["--interface", "gwv"]);
@@ -243,7 +243,7 @@ fn only_root_tries_and_without_a_daemon_or_peer_it_says_so() {
         answer
     });
     let refused = asks.join().unwrap();
-    assert!(refused.contains("only root may pause"), "{refused}");
+    assert!(refused.contains("which only root may do"), "{refused}");
     let address = lab.far_listener(FAR_V4).local_addr().unwrap().to_string();
     let output = giveway(&[
         "try",

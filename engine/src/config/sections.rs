@@ -417,7 +417,7 @@ const BACKGROUND: Matching = Matching {
         ("port", Presence::Must),
         ("local_port", Presence::May),
     ],
-    reason: "background flows are told apart by address and port only",
+    reason: "background flows are identified by address and port only",
     instead_of_process: "run the program at nice 19 (`Nice=19` in its unit), and its sockets are background",
     instead_of_ends: "leave it out: UDP and TCP are matched alike",
 };
@@ -506,7 +506,7 @@ const CHAIN: Matching = Matching {
         ("local_port", Presence::Must),
         ("user", Presence::Else("root")),
     ],
-    reason: "a service is told by its protocol, local port and user only",
+    reason: "a service is identified by its protocol, local port and user only",
     instead_of_process: "[[priority]] matches processes by it",
     instead_of_ends: "the service's own port is `local_port`, and requests from everywhere are served",
 };

@@ -239,10 +239,7 @@ fn what_is_no_toml_is_told_with_what_to_write() {
             "[cap]\nrtt_ms = 5\n[queue]\n[cap] # again\nmargin_bytes = 0",
             "not TOML: [cap] is given twice: put its keys together, below the first",
         ),
-        (
-            "[cap]\nrtt_ms = 5\nrtt_ms = 6",
-            ": it is given twice, and TOML wants it once: leave one",
-        ),
+        ("[cap]\nrtt_ms = 5\nrtt_ms = 6", ": it is given twice: keep one"),
     ] {
         let error = error(text);
         assert!(error.starts_with("not TOML: ") && error.ends_with(ends), "{error}");
@@ -469,7 +466,7 @@ fn a_rule_is_the_same_after_its_way_over_the_control_socket() {
 fn each_table_refuses_by_name_a_condition_that_it_cannot_enforce() {
     assert_eq!(
         error("[[background]]\naddress = \"192.0.2.1\"\nport = 1\nunit = \"rsync.service\""),
-        "`[[background]]` cannot match `unit`: background flows are told apart by address and port only; run the \
+        "`[[background]]` cannot match `unit`: background flows are identified by address and port only; run the \
          program at nice 19 (`Nice=19` in its unit), and its sockets are background"
     );
     let conditions = names_of::<Conditions>();

@@ -171,7 +171,7 @@ impl Config {
             require(
                 conditions.exe.is_some() || conditions.user.is_some(),
                 "priority.exe",
-                "must be given, or else user: only root may decide what gets real time",
+                "must be given, or else user: only root may decide what gets real-time priority",
             )?;
             require(
                 rule.name.as_ref().is_none_or(|name| name.len() <= LONGEST_NAME),
@@ -205,7 +205,7 @@ impl Config {
             require(
                 *conditions != Conditions::default(),
                 "rule.class",
-                "is for every flow there is, since the rule has no condition: give it one",
+                "has no condition, so that it would match every flow: give it one",
             )?;
             let asks_only_packet = Matcher::new(conditions, None).asks_only_packet() && conditions.user.is_none();
             require(

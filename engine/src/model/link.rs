@@ -21,7 +21,7 @@ impl Interface {
     }
 }
 
-/// Kinds of devices, by rtnetlink's names, whose packets leave once more by another one, as a part of other packets.
+/// Device kinds, by rtnetlink's names, whose packets leave again by another device, encapsulated.
 const TUNNELS: [&str; 22] = [
     "amt",
     "bareudp",
@@ -56,7 +56,7 @@ pub struct Device {
     pub kind: Option<String>,
     #[serde(default)]
     pub is_loopback: bool,
-    /// It is up, and routes of this host lead to it.
+    /// It is up, and this host has routes to it.
     #[serde(default)]
     pub is_routed: bool,
 }

@@ -357,7 +357,7 @@ impl LinkTrial<'_> {
         self.run.progress.tick("reset");
         let began = Instant::now();
         self.place.reset(0)?;
-        self.says("taken back soon (1 of 3 times in ten minutes)")?;
+        self.says("restored soon (1 of 3 times in ten minutes)")?;
         let held_s = self.place.settle(PORT, &[0], began)?[0];
         self.set("first_holds_s", held_s);
         pause(self.warmup_s)?;
@@ -379,7 +379,7 @@ impl LinkTrial<'_> {
             }
         }
         self.set("came_back", came_back);
-        self.says("left alone until giveway is started again or the link was down")?;
+        self.says("not restored until giveway is restarted or the link was down")?;
         let [[lost, _]] = self.place.measure([PORT], self.seconds)?;
         self.set("lost_of_offered", lost / OFFERED_MBIT[0]);
         self.note("arrived", &format!("{lost:.2} Mbit/s, with the fight lost"));

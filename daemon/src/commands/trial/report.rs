@@ -130,12 +130,12 @@ fn picture(answers: &[Comparison]) -> String {
 }
 
 fn explained(report: &TrialReport) -> String {
-    let mut text = "\nAll intervals together hold with 99%. Of trials in which nothing differs at most\n1% show a \
-                    difference (Holm). `sees`: the change that is found with 95%.\n"
+    let mut text = "\nJoint confidence of all intervals: 99% (Holm); at most 1% of tests without a\ndifference show \
+                    one. `sees`: the smallest change found with probability 95%.\n"
         .to_owned();
     if let Some(sizing) = report.sizing.as_ref().filter(|sizing| !sizing.is_enough) {
         text += &format!(
-            "There was no time (--max-time) for the pairs that {}% in {} takes.\n",
+            "--max-time was too short for the pairs that {}% in {} needs.\n",
             sizing.effect_percent, sizing.question
         );
     }
@@ -144,7 +144,7 @@ fn explained(report: &TrialReport) -> String {
         .iter()
         .all(|answer| answer.finding.verdict == TrialVerdict::NoDifference)
     {
-        text += "No difference is shown. One that is larger than `sees` would most likely be.\n";
+        text += "No difference was found. One larger than `sees` would probably have been.\n";
     }
     text
 }

@@ -41,9 +41,9 @@ async fn serve(address: SocketAddr) -> Result<()> {
         .await
         .with_context(|| format!("cannot listen on {address}: choose another address or port"))?;
     let at = listener.local_addr()?;
-    tracing::info!("`giveway try --peer {at}` finds this peer; Ctrl-C ends it");
+    tracing::info!("on the other machine: giveway try --peer {at}  (Ctrl-C stops serving)");
     if !at.ip().to_canonical().is_loopback() {
-        tracing::warn!("whoever reaches {at} may fill this machine's link through it, for as long as it runs");
+        tracing::warn!("warning: anyone who reaches {at} can fill this machine's link while it runs");
     }
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let guests = Guests::default();
@@ -138,7 +138,7 @@ async fn answer(mut stream: TcpStream) -> Result<()> {
                 said = write_frames(writer, asked, kind == ConnectionKind::Down) => said,
             }
         }
-        None => bail!("it is no `giveway try` of this version"),
+        None => bail!("not a `giveway try` of this version"),
     }
 }
 
@@ -157,7 +157,10 @@ async fn read_frames(reader: OwnedReadHalf, questions: Sender<u64>) -> Result<()
         let (frame, bytes) = read_frame(&mut reader).await?;
         heard += bytes as u64;
         if let Frame::Question(number) = frame {
-            ensure!(questions.try_send(number).is_ok(), "it asks faster than it reads");
+            ensure!(
+                questions.try_send(number).is_ok(),
+                "it sends requests faster than it reads answers"
+            );
         }
     }
     Ok(())
