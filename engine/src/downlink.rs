@@ -145,7 +145,7 @@ pub struct DownlinkView {
 }
 
 /// One of the limits, as of the latest poll.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct DownloadView {
     pub number: LimitNumber,
     pub mbit: f64,
@@ -154,7 +154,7 @@ pub struct DownloadView {
 }
 
 /// The throughput of a limit's queue: now, and since it was installed.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct Passing {
     /// Between the latest two polls, headers included.
     #[serde(default)]
@@ -180,7 +180,7 @@ impl Passing {
 }
 
 /// The counters of a limit's queue.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Passed {
     pub passed_bytes: u64,
     pub passed_packets: u64,

@@ -68,7 +68,7 @@ pub struct Overview<'a> {
 }
 
 /// The enforcing link, or why there is none.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Enforcement {
     /// The link whose queue has the flow's packets.
     #[serde(default)]

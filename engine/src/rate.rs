@@ -4,10 +4,15 @@
 
 use std::ops::RangeInclusive;
 
+use crate::quantity::Quantity;
+
 /// The range of rate limits, Mbit/s.
 pub const MBIT: RangeInclusive<f64> = 0.01..=10_000.0;
-/// With their size in Mbit/s.
-const UNITS: [(&str, f64); 3] = [("kbit", 0.001), ("mbit", 1.0), ("gbit", 1000.0)];
+const RATE: Quantity = Quantity {
+    noun: "a rate",
+    units: &[("kbit", 0.001), ("mbit", 1.0), ("gbit", 1000.0)],
+    example: "2.5mbit or 800kbit",
+};
 /// A byte every eighth of a microsecond.
 const BYTES_PER_MBIT: f64 = 125_000.0;
 

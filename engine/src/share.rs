@@ -162,7 +162,7 @@ pub fn from_config(config: &Config) -> Box<dyn SharePolicy> {
 }
 
 /// The estimated share and its state (docs/shares.md).
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct EstimateView {
     pub phase: SharePhase,
     /// For a connection alone on its device; None until it is known.

@@ -61,7 +61,7 @@ pub struct DaemonStatus {
 }
 
 /// Who has paused giveway, and for how long at most.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 pub struct PausedView {
     pub uid: u32,
     /// None: not visible in the daemon's pid namespace.

@@ -100,8 +100,13 @@ pub fn run(command: &PriorityCommand) -> Result<()> {
         PriorityCommand::Add(args) => {
             let rule = Box::new(PrioritySection::from(&**args));
             let exe = rule.conditions.exe.clone();
-            let _: Option<LaunchTerms> = client::ask(&place, Request::RealtimeAdd { rule })?.first()?;
-            print("the rule holds until the daemon ends; `giveway priority list` shows it\n")?;
+            let added: PriorityChange = client::ask(&place, Request::PriorityAdd { rule })?.first()?;
+            print_output(args.output.json, &added, || {
+                format!(
+                    "rule `{}` added until the daemon ends; `giveway priority list` shows it\n",
+                    added.name
+                )
+            })?;
             if let Some(exe) = exe.filter(|exe| !Path::new(exe).exists()) {
                 note(format_args!("{exe} does not exist yet; the rule applies once it does"));
             }

@@ -957,7 +957,7 @@ fn a_check_names_the_rules_that_do_nothing() {
     );
     assert!(lines[4].contains("a cgroup path begins with /"), "{told}");
     assert!(lines[5].contains("a unit name has a suffix"), "{told}");
-    assert!(lines[6].contains("there is no interface wlan7"), "{told}");
+    assert!(lines[6].contains("no interface wlan7"), "{told}");
     assert!(
         lines[3].contains("is a script, whose executable is its interpreter"),
         "{told}"

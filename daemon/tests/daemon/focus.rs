@@ -202,7 +202,7 @@ fn bulk_outside_of_what_root_names_is_background_within_a_second_and_until_it_is
     let uploads = Uploads::of(NOBODY);
     uploads.become_classes(["bulk", "bulk"]);
     let doing = format!("{}/doing", uploads.group.path);
-    assert_eq!(active(&[&doing]), format!("{doing} (giveway focus by uid 0)\n"));
+    assert_eq!(focus(&["set", &doing]), format!("{doing} (giveway focus by uid 0)\n"));
     let took = uploads.become_classes(["bulk", "background"]);
     assert!(took < Duration::from_secs(1), "{took:?}");
     let reason = text(giveway(&["why", &uploads.ports[1].to_string()]).stdout);
@@ -245,7 +245,7 @@ fn a_unit_is_found_by_its_name() {
     let name = format!("gw-robot-{}.service", std::process::id());
     let path = slice.below(&format!("/gwactive-sub.slice/{name}"));
     let uploads = Uploads::of(NOBODY);
-    assert_eq!(active(&[&name]), format!("{path} (giveway focus by uid 0)\n"));
+    assert_eq!(focus(&["set", &name]), format!("{path} (giveway focus by uid 0)\n"));
     drop(uploads);
     let (line, code) = failure(&giveway(&["focus", "set", "gw-nonexistent.service"]));
     assert!(code == 1 && line.contains("no running unit"), "{line}");

@@ -12,7 +12,7 @@ use crate::model::{Class, Dscp, Mark};
 const BACKGROUND_PRIORITY: u8 = 1;
 
 /// The classes with a mark.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct LinkMarks(Vec<ClassMark>);
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]

@@ -16,7 +16,7 @@ pub const FAIREST_LIMITS: usize = 48;
 pub const MOST_PACKET_RULES: usize = 64;
 
 /// All given conditions must match.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct PacketRule {
     pub protocol: Option<Protocol>,
     pub address: Option<Prefix>,

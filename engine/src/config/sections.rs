@@ -2,11 +2,11 @@
 //! Every section and key, each declared once: a new key is added here and nowhere else in the configuration. The unit
 //! is part of a key's name.
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use std::borrow::Cow;
 use std::fmt::{self, Formatter};
 use std::net::{IpAddr, Ipv4Addr};
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -22,7 +22,7 @@ use crate::sockets::flows::Tracked;
 const MOST_REASONS: usize = 4;
 
 /// A setting, and its effect.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct HandView {
     #[serde(flatten)]
     pub set: SetByHand,

@@ -21,7 +21,7 @@ const MOST_SAID_OF_USER: usize = 4;
 const MOST_SAID: usize = 16;
 
 /// A process with a choice whose sockets are in another network namespace.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Elsewhere {
     pub id: ProcessId,
     /// The process may change it at any time.

@@ -19,7 +19,7 @@ const SHORT_FOR: Duration = Duration::from_millis(300);
 const MOST_SHORTFALLS: usize = 256;
 
 /// A request that is not enforced on a device, for `status`.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct ShortfallView {
     /// Such as `rate limit 2 Mbit/s` or `class background`.
     pub what: String,

@@ -12,7 +12,7 @@ use crate::rate::mbit;
 use crate::sockets::flows::Tracked;
 
 /// A flow's limits, in each direction.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct LimitsView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload: Option<LimitView>,
@@ -61,7 +61,7 @@ impl LimitView {
 }
 
 /// How a flow's downloads yield.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct DownloadOrder {
     pub interface: String,
     /// The most for all bulk and background there, while there is no other traffic.

@@ -50,7 +50,7 @@ pub struct Treatment {
 }
 
 /// A flow's limit in each direction; they may belong to different rules and commands.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct LimitNumbers {
     /// For what it sends.
     #[serde(default, rename = "limit")]
@@ -104,7 +104,7 @@ impl Rates {
 }
 
 /// A rule's or command's limit over all its flows.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Limit {
     pub number: LimitNumber,
     pub rates: Rates,
@@ -140,7 +140,7 @@ pub struct Forwarded {
 }
 
 /// All flows of one rule or command together, in one direction.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct RateLimit {
     pub number: LimitNumber,
     pub bytes_per_s: u64,

@@ -35,7 +35,7 @@ impl fmt::Display for Protocol {
 }
 
 /// An address, or a prefix: `192.0.2.0/24`.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct Prefix {
     address: IpAddr,
@@ -186,7 +186,7 @@ impl fmt::Display for Dscp {
 }
 
 /// The mark of packets.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub enum Mark {
     /// The application's.

@@ -109,7 +109,7 @@ const NOBODY: u32 = u32::MAX;
 
 /// One socket at one moment. For UDP, everything specific to TCP is 0 or `None`, and `delivered_segments` changes with
 /// each list before which it has sent something.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct Flow {
     pub cookie: Cookie,
     /// TCP in records of an older giveway.
@@ -218,7 +218,7 @@ impl Flow {
 }
 
 /// An event of a socket between two polls.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum FlowEvent {
     /// The handshake is complete.

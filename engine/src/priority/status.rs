@@ -97,7 +97,7 @@ pub struct NapiStatus {
 }
 
 /// The use of the budget over all real-time threads within the last window.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct BudgetStatus {
     pub window_ms: u64,
     pub budget_ms: u64,

@@ -62,7 +62,7 @@ impl Default for Rate {
 }
 
 /// Set for a link at run time, overriding the configuration.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct LinkRates {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up: Option<RateMbit>,

@@ -140,7 +140,7 @@ pub struct LinkCounters {
 }
 
 /// The latest evidence for the rate.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RateEvidence {
     /// None yet: not shaping.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::Cookie;
 
 /// Totals over all packets.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct QueueCounters {
     /// Packets whose deadline was guaranteed.
     pub admitted: u64,
