@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What docs/compatibility.md promises, tried on what earlier versions wrote (compatibility/).
+//! The promises of docs/compatibility.md, tested on files of earlier versions (compatibility/).
 
 use giveway_engine::config::{BackendName, Config};
 use giveway_engine::model::{CaState, Class};
