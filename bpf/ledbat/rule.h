@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * What a background transfer's window becomes at the end of each round, for the sender's half and the receiver's:
- * LEDBAT++ and what it leaves open. docs/background.md has the formulas, their units and why each is as it is. In come
+ * LEDBAT++ and what it leaves open. docs/explanation/background.md has the formulas, their units and why each is as it is. In come
  * the round's least round-trip time, and what arrived and was lost in it; no socket is touched.
  */
 #ifndef GIVEWAY_LEDBAT_RULE_H

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The medium emulator as a child process (`giveway-lab medium`, see docs/medium.md).
+//! The medium emulator as a child process (`giveway-lab medium`, see docs/contributing/medium.md).
 //! Input: the namespaces to join and the kind of medium. Output: its counters, and stations taken off the
 //! air or put back. Never touches a packet itself.
 

@@ -3,7 +3,7 @@
 //!
 //! Input: standard input, whose first line describes the stations, the server and the air (`spec`), and whose
 //! later lines ask for counters or take a station off the air. Output: a TAP in each namespace, `{"ready":true}`
-//! and one line of counters per request on standard output. docs/medium.md says what is modelled.
+//! and one line of counters per request on standard output. docs/contributing/medium.md says what is modelled.
 //!
 //! `dcf` is the model and does no I/O; `driver` runs it against the clock; the rest serves one or the other.
 

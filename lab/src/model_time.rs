@@ -3,7 +3,7 @@
 //! A minute of eight stations takes seconds, and one seed gives one run.
 //!
 //! Input: a description of a cell. Output: the figures that the live lab reports. It finds and compares policies; what
-//! it finds is then measured live, with real TCP. docs/shares.md says how far it agrees.
+//! it finds is then measured live, with real TCP. docs/contributing/lab.md says how far it agrees.
 
 pub mod connection;
 mod cubic;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The rule of `bpf/ledbat/rule.h` (docs/background.md) among simulated senders, at a bottleneck that is somebody else's. The
+//! The rule of `bpf/ledbat/rule.h` (docs/explanation/background.md) among simulated senders, at a bottleneck that is somebody else's. The
 //! guest has the last word (`yield`); this is where rules are tried, and where they have to hold for more than one seed. The
 //! bounds are what the rule reaches, a little below; "Not met" in that page has what it should reach.
 

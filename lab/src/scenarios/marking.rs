@@ -84,7 +84,7 @@ const fn own(name: &'static str, dscp: u8) -> Traffic {
 /// A frame's 802.1D user priority, and its packet's DSCP, of each of [`TRAFFIC`].
 type Expected = [(u8, u8); TRAFFIC.len()];
 
-/// As `docs/classes.md` has it. User priority 1 is AC_BK, 0 AC_BE, 4 AC_VI, 6 AC_VO.
+/// As `docs/reference/classes-and-marks.md` has it. User priority 1 is AC_BK, 0 AC_BE, 4 AC_VI, 6 AC_VO.
 const PLAIN: Expected = [(0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (6, EF), (6, EF), (0, LE)];
 const DEFAULT: Expected = [(0, 0), (0, 0), (0, 0), (0, 0), (1, LE), (1, LE), (6, EF), (1, LE)];
 const UNDER_HTB: Expected = [(0, 0), (0, 0), (0, 0), (0, 0), (1, CS1), (1, CS1), (6, EF), (1, CS1)];

@@ -57,7 +57,7 @@ enum Method {
     FqCodel,
     /// giveway, told the rate; on the trace the least.
     Fixed,
-    /// giveway, told a little less, as docs/queue.md advises: a link carries hardly ever just what it is said to.
+    /// giveway, told a little less, as docs/explanation/queue-and-admission.md advises: a link carries hardly ever just what it is said to.
     Below,
     /// giveway, not told.
     Auto,
