@@ -8,6 +8,7 @@ use std::fmt::{self, Display, Formatter};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Cookie, ProcessId};
@@ -16,7 +17,7 @@ use crate::model::{Cookie, ProcessId};
 pub const KEPT: usize = 4096;
 
 /// The subject of a change.
-#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "subject")]
 pub enum Subject {
     /// A socket, for as long as it is open.
@@ -49,7 +50,7 @@ pub enum Subject {
 }
 
 /// The changed setting, with its unit.
-#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Setting {
     /// The cap on cwnd, segments.
@@ -79,7 +80,7 @@ pub enum Setting {
 }
 
 /// The old or new value. `Unset`: not limited, or not chosen.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Value {
     Number(u64),
@@ -105,7 +106,7 @@ impl Reason {
 }
 
 /// One change, made or only intended.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct Change {
     #[serde(flatten)]
     pub subject: Subject,
@@ -122,7 +123,7 @@ pub struct Change {
 }
 
 /// The latest change of one setting.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct Latest {
     /// CLOCK_MONOTONIC.
     pub t_ns: u64,

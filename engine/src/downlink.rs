@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::back_off::BackOff;
@@ -131,7 +132,7 @@ pub struct Counted {
 }
 
 /// The same for `status`.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct DownlinkView {
     /// The links with limits.
     pub links: Vec<String>,
@@ -144,7 +145,7 @@ pub struct DownlinkView {
 }
 
 /// One of the limits, as of the latest poll.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct DownloadView {
     pub number: LimitNumber,
     pub mbit: f64,
@@ -153,7 +154,7 @@ pub struct DownloadView {
 }
 
 /// The throughput of a limit's queue: now, and since it was installed.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct Passing {
     /// Between the latest two polls, headers included.
     #[serde(default)]
@@ -179,7 +180,7 @@ impl Passing {
 }
 
 /// The counters of a limit's queue.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Passed {
     pub passed_bytes: u64,
     pub passed_packets: u64,

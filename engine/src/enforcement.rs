@@ -11,6 +11,7 @@
 //! Reported once for a limit or class and a device, since users decide how many flows there are. Nor does a user decide
 //! how many reports there are on processes in other network namespaces.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, Setting, Value};
@@ -67,7 +68,7 @@ pub struct Overview<'a> {
 }
 
 /// The enforcing link, or why there is none.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Enforcement {
     /// The link whose queue has the flow's packets.
     #[serde(default)]
@@ -81,7 +82,7 @@ pub struct Enforcement {
 }
 
 /// Why something is not enforced.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     DryRun,

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{CryptoRng, Rng, SeedableRng};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use codec::{Malformed, Purpose, Report, Sender, UNLIMITED_KBIT};
@@ -76,7 +77,7 @@ pub enum DatagramRefusal {
 }
 
 /// Every datagram is counted once among those received or refused, under one name.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Counters {
     pub sent: u64,
     /// Accepted.

@@ -9,6 +9,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::back_off::BackOff;
@@ -145,7 +146,7 @@ pub struct RootQdisc {
     pub ours: bool,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
     Bpf,
@@ -155,7 +156,7 @@ pub enum Backend {
 }
 
 /// The source of the link's rate.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RateSource {
     Configuration,
@@ -165,7 +166,7 @@ pub enum RateSource {
 }
 
 /// The queue to install.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Plan {
     pub ifindex: u32,
     pub backend: Backend,
@@ -179,7 +180,7 @@ pub struct Plan {
 }
 
 /// The parameters of a queue. Changing them installs and removes nothing, and leaves nothing to revert.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Tuning {
     /// None: unknown, so that nothing is shaped and no deadline guaranteed.
     pub rate_bytes_per_s: Option<u64>,
@@ -227,7 +228,7 @@ impl Tuning {
 }
 
 /// Packets that are background wherever they are sent: P0's triple, seen from here.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, JsonSchema)]
 pub struct BackgroundFlow {
     /// The remote host.
     pub address: IpAddr,
@@ -312,7 +313,7 @@ pub struct Queue {
 }
 
 /// The installed queue, for `status`.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 pub struct QueueView {
     /// None: the previous qdisc stays.
     pub installed: Option<Plan>,

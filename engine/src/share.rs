@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Setting, Value};
@@ -161,7 +162,7 @@ pub fn from_config(config: &Config) -> Box<dyn SharePolicy> {
 }
 
 /// The estimated share and its state (docs/shares.md).
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct EstimateView {
     pub phase: SharePhase,
     /// For a connection alone on its device; None until it is known.
@@ -174,7 +175,7 @@ pub struct EstimateView {
     pub percent_of_unlimited: Option<f64>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SharePhase {
     /// No queue yet.

@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::change::Latest;
@@ -24,7 +25,7 @@ use crate::queue::links::LinkView;
 use crate::queue::traffic::Refusal;
 use crate::share::EstimateView;
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct Status {
     #[serde(flatten)]
     pub daemon: DaemonStatus,
@@ -38,7 +39,7 @@ pub struct Status {
 }
 
 /// Of the process that runs the engines.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct DaemonStatus {
     pub version: String,
     pub pid: u32,
@@ -60,7 +61,7 @@ pub struct DaemonStatus {
 }
 
 /// Who has paused giveway, and for how long at most.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 pub struct PausedView {
     pub uid: u32,
     /// None: not visible in the daemon's pid namespace.
@@ -70,7 +71,7 @@ pub struct PausedView {
 }
 
 /// CPU time of one kind of work since the start.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
 pub struct Cost {
     pub count: u64,
     pub cpu_us: u64,
@@ -97,7 +98,7 @@ impl Status {
     }
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct NetworkStatus {
     /// CLOCK_MONOTONIC.
     pub taken_t_ns: u64,
@@ -152,7 +153,7 @@ pub struct NetworkStatus {
     pub refusals: Vec<Refusal>,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct PolicyView {
     pub name: String,
     /// Sending devices, this one included.
@@ -170,7 +171,7 @@ pub struct PolicyView {
     pub dry_run: bool,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct ForwardedView {
     pub cgroup: String,
     pub class: Class,
@@ -178,7 +179,7 @@ pub struct ForwardedView {
     pub class_reason: String,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct FlowView {
     #[serde(flatten)]
     pub flow: Flow,
@@ -240,7 +241,7 @@ impl FlowView {
     }
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct PeerView {
     pub address: IpAddr,
     /// Hexadecimal: too long for JSON's numbers.
@@ -267,7 +268,7 @@ impl From<Peer<'_>> for PeerView {
     }
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct ReportView {
     /// Between this device's reports.
     pub interval_ms: u64,

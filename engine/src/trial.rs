@@ -12,6 +12,7 @@ use std::cmp::Ordering;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ChiSquared, ContinuousCDF, StudentsT};
 
@@ -33,7 +34,7 @@ const FLIPS: u32 = 9_999;
 const ENOUGH: u32 = 100;
 
 /// The desired direction.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
     Higher,
@@ -41,7 +42,7 @@ pub enum Better {
 }
 
 /// A question about each interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct Question {
     /// As in `--json`, with its unit.
     pub name: &'static str,
@@ -51,13 +52,13 @@ pub struct Question {
 }
 
 /// One measured value of each kind.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct Pair {
     pub with: f64,
     pub without: f64,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialVerdict {
     Better,
@@ -67,7 +68,7 @@ pub enum TrialVerdict {
 }
 
 /// The answer to one question.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct Finding {
     pub pairs: usize,
     /// With giveway to without it, the geometric mean of the pairs. None with fewer than two, as below.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What `giveway try` finds and claims, on trials resampled from real intervals: measured by the real daemon and peer, between
-//! which nothing was planted (`bench/results/2026-11-26/try/`, `docs/try.md`). Each trial ends as the command's do.
+//! which nothing was planted (`trial/real-intervals.json`). Each trial ends as the command's do.
 
 use std::collections::BTreeMap;
 
 use giveway_engine::trial::{Better, Pair, Question, TrialVerdict, is_enough, judge, orders};
 use serde_json::Value;
 
-const REAL: &str = include_str!("../../bench/results/2026-11-26/try/real-intervals.json");
+const REAL: &str = include_str!("trial/real-intervals.json");
 const TRIALS: u64 = 1000;
 /// The change that is planted, and that trials are made for.
 const EFFECT: f64 = 1.1;
@@ -177,7 +177,7 @@ fn of_1000_trials_with_a_tenth_planted_on_rpm_at_least_950_find_it() {
 
 #[test]
 fn of_1000_trials_with_a_tenth_planted_on_goodput_at_least_950_find_it() {
-    finds_what_is_planted(&Real::read(), "goodinstall_mbit");
+    finds_what_is_planted(&Real::read(), "goodput_up_mbit");
 }
 
 #[test]

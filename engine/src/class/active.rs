@@ -9,6 +9,7 @@ use crate::model::{Class, ROOT};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Verdict;
@@ -16,7 +17,7 @@ use super::Verdict;
 /// Named in a reason; the rest is counted.
 const NAMED: usize = 2;
 
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Activity {
     /// Who set it, or whose session it is.
     pub uid: u32,

@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Word;
@@ -16,7 +17,7 @@ use crate::queue::BackgroundFlow;
 pub const MOST_PROCESSES: u8 = 64;
 
 /// The target of a setting.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "target")]
 pub enum Target {
     /// A process and its children: all tasks with this bit.
@@ -40,7 +41,7 @@ pub enum Target {
 }
 
 /// One user's setting for one target.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct SetByHand {
     #[serde(flatten)]
     pub target: Target,

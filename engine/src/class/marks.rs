@@ -2,6 +2,7 @@
 //! The marks of each class's packets on one link. Input: the configuration, and the link's type. Output: a DSCP for
 //! each class, and a user priority for a radio that does not know it. `docs/classes.md` has the table and its reasons.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::MarksSection;
@@ -11,10 +12,10 @@ use crate::model::{Class, Dscp, Mark};
 const BACKGROUND_PRIORITY: u8 = 1;
 
 /// The classes with a mark.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct LinkMarks(Vec<ClassMark>);
 
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct ClassMark {
     pub class: Class,
     pub dscp: Dscp,

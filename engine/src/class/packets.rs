@@ -2,6 +2,7 @@
 //! What the queue classifies by itself: packet-only rules, their treatments, and rate limits. It needs no socket or
 //! process for them, so they apply to UDP, to forwarded traffic, and to a connection's first packet.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::matcher::Matcher;
@@ -15,7 +16,7 @@ pub const FAIREST_LIMITS: usize = 48;
 pub const MOST_PACKET_RULES: usize = 64;
 
 /// All given conditions must match.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct PacketRule {
     pub protocol: Option<Protocol>,
     pub address: Option<Prefix>,

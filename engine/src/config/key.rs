@@ -64,7 +64,7 @@ macro_rules! section {
         )*
     }) => {
         $(#[doc = $about])*
-        #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+        #[derive(Clone, Debug, Deserialize, schemars::JsonSchema, PartialEq, Serialize)]
         #[serde(default)]
         pub struct $name {
             $(

@@ -2,6 +2,8 @@
 //! Every section and key, each declared once: a new key is added here and nowhere else in the configuration. The unit
 //! is part of a key's name.
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use std::borrow::Cow;
 use std::fmt::{self, Formatter};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -21,7 +23,7 @@ pub const CEILING: u32 = 48;
 pub const MOST_LINKS: usize = 8;
 
 /// All settings of a user.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Config {
     pub interface: Option<String>,
@@ -106,7 +108,7 @@ section! {
 }
 
 /// How caps are chosen.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CapPolicyName {
     /// One of the others, depending on other keys: [`Config::cap_policy`].
@@ -119,7 +121,7 @@ pub enum CapPolicyName {
 }
 
 /// The trade-off of the policy "estimated".
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Prefer {
     #[default]
@@ -176,6 +178,17 @@ pub enum RateMbit {
     Fixed(f64),
     /// `"auto"`
     Estimated,
+}
+
+/// As it is written.
+impl JsonSchema for RateMbit {
+    fn schema_name() -> Cow<'static, str> {
+        "RateMbit".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "type": "number" }, { "const": "auto" }] })
+    }
 }
 
 impl Serialize for RateMbit {
@@ -265,7 +278,7 @@ section! {
 }
 
 /// Whether local traffic shares the link's rate.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LocalTraffic {
     #[default]
@@ -274,7 +287,7 @@ pub enum LocalTraffic {
 }
 
 /// The queueing discipline that orders the bands.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendName {
     #[default]
@@ -424,7 +437,7 @@ impl Background {
 }
 
 /// The scheduling policy of a rule (sched(7)).
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SchedPolicyName {
     #[default]

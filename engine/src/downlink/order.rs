@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Passing;
@@ -84,7 +85,7 @@ pub struct Arrived {
 }
 
 /// For `status`.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct OrderView {
     pub interface: String,
     pub rate_mbit: f64,

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Overview;
@@ -21,7 +22,7 @@ use crate::sockets::flows::Tracked;
 const MOST_REASONS: usize = 4;
 
 /// A setting, and its effect.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct HandView {
     #[serde(flatten)]
     pub set: SetByHand,

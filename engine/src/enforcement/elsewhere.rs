@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{NOT_ENFORCED, REMEMBERED};
@@ -20,7 +21,7 @@ const MOST_SAID_OF_USER: usize = 4;
 const MOST_SAID: usize = 16;
 
 /// A process with a choice whose sockets are in another network namespace.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Elsewhere {
     pub id: ProcessId,
     /// The process may change it at any time.
@@ -31,7 +32,7 @@ pub struct Elsewhere {
 }
 
 /// The same for `status`.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct ElsewhereView {
     pub pid: u32,
     pub command: String,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Overview;
@@ -11,7 +12,7 @@ use crate::model::{Class, Limit, LimitNumber, LimitNumbers, RateLimit};
 use crate::rate::mbit;
 use crate::sockets::flows::Tracked;
 
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitedBy {
     Rule,
@@ -23,7 +24,7 @@ pub enum LimitedBy {
     Order,
 }
 
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct LimitUse {
     pub limited_by: LimitedBy,
     /// Its source, for people.
@@ -35,7 +36,7 @@ pub struct LimitUse {
 }
 
 /// The same in one direction.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct WayUse {
     pub limit_mbit: f64,
     pub flows: usize,

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Asked, Cause, Lack, NOT_ENFORCED, Overview, REMEMBERED};
@@ -18,7 +19,7 @@ const SHORT_FOR: Duration = Duration::from_millis(300);
 const MOST_SHORTFALLS: usize = 256;
 
 /// A request that is not enforced on a device, for `status`.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct ShortfallView {
     /// Such as `rate limit 2 Mbit/s` or `class background`.
     pub what: String,

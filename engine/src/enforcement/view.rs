@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The link that enforces the limits and the order of one flow, or why none does; for `status` and `why`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Asked, Enforcement, Overview, PASSES_BY};
@@ -11,7 +12,7 @@ use crate::rate::mbit;
 use crate::sockets::flows::Tracked;
 
 /// A flow's limits, in each direction.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct LimitsView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload: Option<LimitView>,
@@ -20,7 +21,7 @@ pub struct LimitsView {
 }
 
 /// One of them.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct LimitView {
     /// In total over all flows that share it.
     pub mbit: f64,
@@ -60,7 +61,7 @@ impl LimitView {
 }
 
 /// How a flow's downloads yield.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct DownloadOrder {
     pub interface: String,
     /// The most for all bulk and background there, while there is no other traffic.

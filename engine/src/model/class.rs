@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The five classes, and the limits of a rule or a command.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::rate::mbit;
 
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
     Realtime,
@@ -41,7 +42,7 @@ impl Class {
 pub type LimitNumber = u16;
 
 /// Of one flow.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Treatment {
     pub class: Class,
     #[serde(flatten)]
@@ -49,7 +50,7 @@ pub struct Treatment {
 }
 
 /// A flow's limit in each direction; they may belong to different rules and commands.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct LimitNumbers {
     /// For what it sends.
     #[serde(default, rename = "limit")]
@@ -72,7 +73,7 @@ impl LimitNumbers {
 }
 
 /// Bytes a second, in each direction.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Rates {
     pub up: Option<u64>,
     pub down: Option<u64>,
@@ -103,7 +104,7 @@ impl Rates {
 }
 
 /// A rule's or command's limit over all its flows.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Limit {
     pub number: LimitNumber,
     pub rates: Rates,
@@ -139,7 +140,7 @@ pub struct Forwarded {
 }
 
 /// All flows of one rule or command together, in one direction.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct RateLimit {
     pub number: LimitNumber,
     pub bytes_per_s: u64,

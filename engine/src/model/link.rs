@@ -3,10 +3,11 @@
 
 use std::net::Ipv4Addr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The managed interface.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Interface {
     pub name: String,
     pub index: u32,
@@ -47,7 +48,7 @@ const TUNNELS: [&str; 22] = [
 ];
 
 /// A network device of this namespace.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Device {
     pub name: String,
     /// Of a virtual one, as rtnetlink names it.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Processes, and their properties for classification.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::class::{Class, LimitNumber, Rates, RuleId};
@@ -9,7 +10,7 @@ use super::class::{Class, LimitNumber, Rates, RuleId};
 pub const ROOT: u32 = 0;
 
 /// A process, identified over pid reuse.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize, JsonSchema)]
 pub struct ProcessId {
     /// The thread group's id in the initial pid namespace.
     pub pid: u32,
@@ -18,7 +19,7 @@ pub struct ProcessId {
 }
 
 /// The properties of a process at one moment.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Process {
     /// As in /proc; for people only.
     pub exe: String,
@@ -46,7 +47,7 @@ pub struct Process {
 }
 
 /// Inherited from a parent by a rule that matches that one.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Inherited {
     pub rule: RuleId,
     pub from: ProcessId,
@@ -87,7 +88,7 @@ pub struct Nice {
 }
 
 /// A class, the user who chose it, and a rate limit if requested.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Choice {
     /// None: unchanged.
     pub class: Option<Class>,
@@ -97,14 +98,14 @@ pub struct Choice {
 }
 
 /// For all child processes in total.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct ChosenLimit {
     pub number: LimitNumber,
     pub rates: Rates,
 }
 
 /// Ways in which the main thread was made to yield.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Idleness {
     pub nice_19: bool,
     pub sched_idle: bool,

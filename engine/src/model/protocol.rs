@@ -4,9 +4,10 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
     #[default]
@@ -34,7 +35,7 @@ impl fmt::Display for Protocol {
 }
 
 /// An address, or a prefix: `192.0.2.0/24`.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct Prefix {
     address: IpAddr,
@@ -120,7 +121,7 @@ impl fmt::Display for Prefix {
 }
 
 /// A differentiated services code point (RFC 2474, RFC 8622).
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Dscp(u8);
 
@@ -185,7 +186,7 @@ impl fmt::Display for Dscp {
 }
 
 /// The mark of packets.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub enum Mark {
     /// The application's.

@@ -3,18 +3,19 @@
 
 use std::net::SocketAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::process::ProcessId;
 use super::protocol::Protocol;
 
 /// The kernel's socket cookie: names one socket for its lifetime, never reused while the machine is up.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(transparent)]
 pub struct Cookie(pub u64);
 
 /// The state of Linux's congestion-avoidance machine (`enum tcp_ca_state`, include/uapi/linux/tcp.h).
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CaState {
     #[default]
@@ -41,7 +42,7 @@ impl CaState {
 }
 
 /// TCP's connection states (include/net/tcp_states.h).
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TcpState {
     Established,
@@ -94,7 +95,7 @@ impl TcpState {
 }
 
 /// The process that uses the socket, as far as the kernel shows. `pid` is the thread group's.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Owner {
     pub pid: u32,
     pub command: String,
@@ -108,7 +109,7 @@ const NOBODY: u32 = u32::MAX;
 
 /// One socket at one moment. For UDP, everything specific to TCP is 0 or `None`, and `delivered_segments` changes with
 /// each list before which it has sent something.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct Flow {
     pub cookie: Cookie,
     /// TCP in records of an older giveway.
@@ -217,7 +218,7 @@ impl Flow {
 }
 
 /// An event of a socket between two polls.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum FlowEvent {
     /// The handshake is complete.

@@ -5,6 +5,7 @@
 //! field checked. Every report has exactly one encoding, so whatever decodes also encodes to the same bytes. Never
 //! decides whether the report counts.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{CaState, Class};
@@ -60,7 +61,7 @@ pub enum Purpose {
 }
 
 /// A connection that is sending.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Sender {
     pub cwnd_segments: u32,
     pub min_rtt_us: u32,

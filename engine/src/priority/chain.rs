@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::share::Share;
@@ -29,7 +30,7 @@ const REQUEST: &str = "a request with a deadline came";
 const RULE: &str = "a [[priority]] rule matches its process";
 
 /// A local service.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Service {
     pub protocol: Protocol,
     pub local_port: u16,

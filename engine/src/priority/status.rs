@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::chain::{Handler, HandlerState};
@@ -16,7 +17,7 @@ use crate::model::ProcessId;
 /// The most listed processes without real-time priority.
 const OTHERS_LISTED: usize = 64;
 
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
 pub struct PriorityStatus {
     pub rules: Vec<RuleStatus>,
     pub processes: Vec<MatchedStatus>,
@@ -35,7 +36,7 @@ pub struct PriorityStatus {
     pub warnings: Vec<String>,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct RuleStatus {
     pub name: String,
     pub matches: String,
@@ -47,7 +48,7 @@ pub struct RuleStatus {
 }
 
 /// A process that a rule matches.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct MatchedStatus {
     pub pid: u32,
     pub exe: String,
@@ -63,7 +64,7 @@ pub struct MatchedStatus {
     pub cpu_percent: f64,
 }
 
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct ChainStatus {
     #[serde(flatten)]
     pub service: Service,
@@ -76,7 +77,7 @@ pub struct ChainStatus {
     pub threads: Vec<ChainThread>,
 }
 
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct ChainThread {
     pub tid: u32,
     pub pid: u32,
@@ -85,7 +86,7 @@ pub struct ChainThread {
     pub lowers: u64,
 }
 
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct NapiStatus {
     pub tids: Vec<u32>,
     pub priority: u32,
@@ -96,7 +97,7 @@ pub struct NapiStatus {
 }
 
 /// The use of the budget over all real-time threads within the last window.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct BudgetStatus {
     pub window_ms: u64,
     pub budget_ms: u64,
@@ -106,7 +107,7 @@ pub struct BudgetStatus {
 }
 
 /// Since the start.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct PriorityCounters {
     pub granted: u64,
     pub revoked: u64,

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::contest::Contest;
@@ -61,7 +62,7 @@ impl Default for Rate {
 }
 
 /// Set for a link at run time, overriding the configuration.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct LinkRates {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up: Option<RateMbit>,
@@ -84,7 +85,7 @@ impl LinkRates {
 }
 
 /// A link and its queue, for `status`.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
 pub struct LinkView {
     pub interface: String,
     pub ifindex: u32,

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Cookie, Flow};
@@ -139,7 +140,7 @@ pub struct LinkCounters {
 }
 
 /// The latest evidence for the rate.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RateEvidence {
     /// None yet: not shaping.
@@ -158,7 +159,7 @@ pub enum RateEvidence {
 }
 
 /// For `status`.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct MeasuredView {
     /// The estimated rate.
     pub rate_bytes_per_s: Option<u64>,

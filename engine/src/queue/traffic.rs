@@ -4,12 +4,13 @@
 
 use std::net::SocketAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Cookie;
 
 /// Totals over all packets.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct QueueCounters {
     /// Packets whose deadline was guaranteed.
     pub admitted: u64,
@@ -30,7 +31,7 @@ pub struct QueueCounters {
 }
 
 /// By reason.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Refused {
     pub total: u64,
     /// Its own deadline cannot be met.
@@ -45,7 +46,7 @@ pub struct Refused {
 }
 
 /// In the order of service.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Bands {
     pub realtime: Band,
     /// Empty under earlier versions.
@@ -66,7 +67,7 @@ impl Bands {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Band {
     /// Packets that admission assigned to the band.
     pub classified: u64,
@@ -76,7 +77,7 @@ pub struct Band {
 }
 
 /// What every backend counts.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Served {
     pub sent_packets: u64,
     pub sent_bytes: u64,
@@ -90,7 +91,7 @@ pub struct Served {
 }
 
 /// What only the BPF qdisc counts.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct ByQdisc {
     pub queued_packets: u64,
     pub queued_bytes: u64,
@@ -113,7 +114,7 @@ pub struct ByQdisc {
 }
 
 /// Why a packet with a deadline was not sent.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalReason {
     Own,
@@ -138,7 +139,7 @@ impl RefusalReason {
 }
 
 /// A packet with a deadline that was not sent.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Refusal {
     /// CLOCK_MONOTONIC, as the deadline.
     pub t_ns: u64,

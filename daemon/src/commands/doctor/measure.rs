@@ -5,13 +5,14 @@
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::say::show;
 
 /// Wake-ups of each kind and round: 2.5 s.
 const WAKEUPS: u32 = 2500;
-const PERIOD_US: u32 = 1000;
+const PERIOD: &str = "1ms";
 /// The kinds take turns, so that a slow moment of the machine does not fall on one of them.
 const ROUNDS: usize = 2;
 
@@ -32,14 +33,14 @@ const KINDS: [(&str, &[&str]); 4] = [
 ];
 
 /// How late wake-ups of one kind were: the mean of the rounds' p50 and p99, and the worst of all.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct WakeupLatency {
     pub kind: &'static str,
     #[serde(flatten)]
     figures: Figures,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 struct Figures {
     wakeup_p50_us: f64,
     wakeup_p99_us: f64,
@@ -72,10 +73,10 @@ fn mean(figures: &[Figures], of: fn(&Figures) -> f64) -> f64 {
 }
 
 fn measure(arguments: &[&str]) -> Result<Figures> {
-    let (period, wakeups) = (PERIOD_US.to_string(), WAKEUPS.to_string());
+    let wakeups = WAKEUPS.to_string();
     let done = Command::new("/proc/self/exe")
         .args(["jitter", "--json", "--no-causes"])
-        .args(["--period-us", &period, "--wakeups", &wakeups])
+        .args(["--period", PERIOD, "--wakeups", &wakeups])
         .args(arguments)
         .stdin(Stdio::null())
         .output()

@@ -3,12 +3,13 @@
 //! of the machine. What a change brings is said where it was measured (`docs/jitter.md` has
 //! the runs; `--measure` makes them here), and that it was not where it was not.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::kernel::preemption::Preemption;
 use crate::kernel::response::{IdleState, LatencyFactors, Throttling};
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct Finding {
     pub name: &'static str,
     pub found: String,
@@ -16,7 +17,7 @@ pub struct Finding {
     pub advice: Option<Advice>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct Advice {
     /// With its source.
     pub brings: String,
