@@ -34,7 +34,7 @@ const FLIPS: u32 = 9_999;
 const ENOUGH: u32 = 100;
 
 /// The desired direction.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
     Higher,
@@ -42,7 +42,7 @@ pub enum Better {
 }
 
 /// A question about each interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct Question {
     /// As in `--json`, with its unit.
     pub name: &'static str,

@@ -23,7 +23,7 @@ pub const CEILING: u32 = 48;
 pub const MOST_LINKS: usize = 8;
 
 /// All settings of a user.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Config {
     pub interface: Option<String>,
@@ -121,7 +121,7 @@ pub enum CapPolicyName {
 }
 
 /// The trade-off of the policy "estimated".
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Prefer {
     #[default]
@@ -278,7 +278,7 @@ section! {
 }
 
 /// Whether local traffic shares the link's rate.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LocalTraffic {
     #[default]
@@ -287,7 +287,7 @@ pub enum LocalTraffic {
 }
 
 /// The queueing discipline that orders the bands.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendName {
     #[default]
