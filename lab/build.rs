@@ -15,9 +15,9 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
     build_for_here(&clang, "slack", &["../bpf/slack.h"]);
-    let rule = ["../bpf/moment.h", "../bpf/ledbat/rule.h", "../bpf/ledbat/receiver.h"];
+    let rule = ["../bpf/timestamp.h", "../bpf/ledbat/rule.h", "../bpf/ledbat/receiver.h"];
     build_for_here(&clang, "background", &rule);
-    build_for_here(&clang, "moments", &rule);
+    build_for_here(&clang, "timestamps", &rule);
     println!("cargo::rerun-if-changed=../bpf/kernel_types.h");
     build_applicant(&clang);
     let out = PathBuf::from(variable("OUT_DIR"));

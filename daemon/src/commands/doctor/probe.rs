@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 use crate::actuate::nice;
-use crate::actuate::sockets::cap::{CapActuator, ease::Ease};
+use crate::actuate::sockets::cap::{CapActuator, avoidance::Avoidance};
 use crate::actuate::sockets::receive;
 use crate::actuate::sockets::scavenger::Scavenger;
 use crate::kernel::donation::DonationPrograms;
@@ -92,9 +92,9 @@ pub fn capabilities() -> Vec<Capability> {
             new,
         ),
         capability(
-            "eased lifts (struct_ops)",
+            "clear without slow-start restart (struct_ops)",
             "a lifted cap restarts slow start",
-            eased_lifts(),
+            clear_without_restart(),
         ),
         capability(
             "background congestion control (struct_ops)",
@@ -167,8 +167,8 @@ fn caps() -> (Result<()>, Result<()>) {
     }
 }
 
-fn eased_lifts() -> Result<()> {
-    Ease::register(&format!("gwp{:x}", std::process::id())).map(drop)
+fn clear_without_restart() -> Result<()> {
+    Avoidance::register(&format!("gwp{:x}", std::process::id())).map(drop)
 }
 
 fn scavenger(types: &Types) -> Result<()> {

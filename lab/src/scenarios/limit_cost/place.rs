@@ -19,7 +19,7 @@ use crate::traffic::Direction;
 use crate::uplink::PACKET_BYTES;
 
 /// Those that are there for limits alone.
-const OF_LIMITS: [&str; 5] = ["gw_admit", "gw_come_back", "gw_detour", "gw_leaves", "gw_to_class"];
+const OF_LIMITS: [&str; 5] = ["gw_admit", "gw_return", "gw_redirect", "gw_leaves", "gw_to_class"];
 
 pub struct LoadedDevice {
     pub device: Namespace,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What background makes of each moment that it keeps (`bpf/moment.h` lists them), compiled for this machine from the headers
-//! as they are (`c/moments.c`): what happened 2^31 or 2^32 milliseconds ago, or any time beyond a day, is decided upon as
+//! What background makes of each moment that it keeps (`bpf/timestamp.h` lists them), compiled for this machine from the headers
+//! as they are (`c/timestamps.c`): what happened 2^31 or 2^32 milliseconds ago, or any time beyond a day, is decided upon as
 //! what happened a day ago, and is neither to come nor new.
 
 const DAY: u64 = 86_400_000;

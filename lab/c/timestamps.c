@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the rule of background makes of each moment that it keeps (bpf/moment.h), for this machine: a moment is noted at a
+ * What the rule of background makes of each moment that it keeps (bpf/timestamp.h), for this machine: a moment is noted at a
  * time, nothing happens for a while, and then something does. Out comes what it decided. Decides nothing of its own.
  */
 #include <linux/types.h>
@@ -21,7 +21,7 @@
 /* Everything fresh but what is under test: set at `then`, in a connection that sends by the rule. */
 static struct ledbat sender(enum mode mode, __u64 then, __u64 now)
 {
-	struct gw_moment fresh = moment_of(now - 2000);
+	struct gw_timestamp fresh = timestamp_of(now - 2000);
 	struct ledbat ca;
 
 	begin(&ca, WINDOW / PACKET, BASE_US, then);
@@ -50,7 +50,7 @@ bool lab_base_is_renewed(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(AVOID, then, now);
 
-	ca.base_since = moment_of(then);
+	ca.base_since = timestamp_of(then);
 	ca.base_next_us = 5 * BASE_US;
 	acked(&ca, 6 * BASE_US, now);
 	return ca.base_us == 5 * BASE_US;
@@ -60,7 +60,7 @@ bool lab_slowdown_is_due(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(AVOID, then, now);
 
-	ca.mode_since = moment_of(then);
+	ca.mode_since = timestamp_of(then);
 	acked(&ca, BASE_US, now);
 	return ca.mode == HOLD;
 }
@@ -70,7 +70,7 @@ __u32 lab_slowdown_after_ramp_ms(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(RAMP, then, now);
 
-	ca.mode_since = moment_of(then);
+	ca.mode_since = timestamp_of(then);
 	ca.goal = WINDOW;
 	acked(&ca, BASE_US, now);
 	return ca.mode == AVOID ? ca.slowdown_in_ms : 0;
@@ -82,7 +82,7 @@ bool lab_others_between_are_gone(__u64 then, __u64 now)
 	struct ledbat ca = sender(YIELD, then, now);
 
 	ca.is_between = 1;
-	ca.between = moment_of(then);
+	ca.between = timestamp_of(then);
 	acked(&ca, BASE_US, now);
 	return ca.mode == RAMP;
 }
@@ -92,7 +92,7 @@ bool lab_others_are_gone(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(YIELD, then, now);
 
-	ca.clear = moment_of(then);
+	ca.clear = timestamp_of(then);
 	acked(&ca, BASE_US, now);
 	return ca.mode == RAMP;
 }
@@ -102,7 +102,7 @@ __u32 lab_next_hold_ms(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(AVOID, then, now);
 
-	ca.yield_end = moment_of(then);
+	ca.yield_end = timestamp_of(then);
 	suffer_timeout(&ca, now);
 	return ca.hold_ms;
 }
@@ -112,7 +112,7 @@ bool lab_lost_share_makes_it_yield(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(AVOID, then, now);
 
-	ca.loss = moment_of(then);
+	ca.loss = timestamp_of(then);
 	ca.loss_window = WINDOW;
 	ca.peak = 1000000;
 	acked(&ca, BASE_US, now);
@@ -124,7 +124,7 @@ bool lab_band_is_met(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(YIELD, then, now);
 
-	ca.band = moment_of(then);
+	ca.band = timestamp_of(then);
 	acked(&ca, BASE_US + clear_us(target_us(&ca)) + 1000, now);
 	return ca.mode == RAMP && !ca.from_yield;
 }
@@ -134,7 +134,7 @@ __u32 lab_peak(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(START, then, now);
 
-	ca.round = moment_of(then);
+	ca.round = timestamp_of(then);
 	acked(&ca, BASE_US, now);
 	return ca.peak;
 }
@@ -144,7 +144,7 @@ bool lab_pause_is_seen(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(START, then, now);
 
-	ca.round = moment_of(then);
+	ca.round = timestamp_of(then);
 	resume(&ca, now);
 	return ca.window == IDLE_PACKETS * PACKET;
 }
@@ -156,7 +156,7 @@ bool lab_round_is_cut_short(__u64 then, __u64 now)
 
 	ca.is_limited = 1;
 	ca.is_foreign = 1;
-	ca.foreign = moment_of(then);
+	ca.foreign = timestamp_of(then);
 	return note_acked(&ca, 10 * BASE_US, 1, 0, 1000, 0, false, now);
 }
 
@@ -230,9 +230,9 @@ __u32 lab_age_under_way_ms(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(AVOID, then, then);
 
-	ca.loss = moment_of(then);
+	ca.loss = timestamp_of(then);
 	for (__u64 at = then; at < now; at += 3600 * 1000)
-		bound_moments(&ca, at);
-	bound_moments(&ca, now);
+		bound_timestamps(&ca, at);
+	bound_timestamps(&ca, now);
 	return age_ms(ca.loss, now);
 }
