@@ -23,9 +23,9 @@ const KINDS: [(&str, f64); 3] = [("gain", 1.1), ("loss", 0.9), ("none", 1.0)];
 
 fn main() {
     let out = std::env::var("TRY_OUT").expect("TRY_OUT names a folder");
-    let length = std::env::var("TRY_INTERVAL").unwrap_or_else(|_| "1".to_owned());
+    let length = std::env::var("TRY_INTERVAL").unwrap_or_else(|_| "1s".to_owned());
     let link = Link::new();
-    let words = ["--interval", &length, "--settle", "0.5"];
+    let words = ["--interval", &length, "--settle", "500ms"];
     let record = |name: &str, ratio: f64, more: [&str; 2]| {
         let planted = Planted {
             with: PLAIN * ratio,
@@ -46,7 +46,7 @@ fn main() {
     }
     for number in 1..=3 {
         for (name, ratio) in KINDS {
-            record(&format!("{name}-{number}.json"), ratio, ["--minutes", "6"]);
+            record(&format!("{name}-{number}.json"), ratio, ["--max-time", "6m"]);
         }
     }
 }

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
-use clap_complete::{Shell, generate_to};
+use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use giveway::cli::Cli;
+use giveway::commands::completions;
 use giveway_engine::config::Config;
 
 fn main() -> Result<()> {
@@ -32,20 +33,9 @@ fn main() -> Result<()> {
         (Shell::Fish, "usr/share/fish/vendor_completions.d", "giveway.fish"),
     ];
     for (shell, path, name) in shells {
-        let folder = folder(path)?;
-        let written = generate_to(shell, &mut shown(&Cli::command()), "giveway", &folder)?;
-        fs::rename(written, folder.join(name))?;
+        fs::write(folder(path)?.join(name), completions::text(shell))?;
     }
     Ok(())
-}
-
-/// Without the commands that users are not to see: completions would offer these too.
-fn shown(command: &clap::Command) -> clap::Command {
-    let kept = command.get_subcommands().filter(|command| !command.is_hide_set());
-    clap::Command::new("giveway")
-        .version(env!("CARGO_PKG_VERSION"))
-        .args(command.get_arguments().cloned())
-        .subcommands(kept.cloned())
 }
 
 /// giveway(1), giveway-status(1), ..., but for those that users are not to see.

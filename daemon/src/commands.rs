@@ -2,20 +2,21 @@
 //! What the command line does, one module a command. Each asks the daemon over its control socket, reads the machine, or
 //! cleans up; none is part of the daemon itself.
 
-pub mod active;
 pub mod args;
 pub mod by_hand;
 mod chart;
 mod clock;
+pub mod completions;
 pub mod config;
 pub mod doctor;
 pub mod exec;
+pub mod focus;
 pub mod jitter;
+pub mod json;
 pub mod link;
 pub mod pause;
-pub mod peer;
 pub mod plot;
-pub mod realtime;
+pub mod priority;
 pub mod record;
 pub mod reload;
 pub mod revert;
@@ -28,7 +29,8 @@ pub mod why;
 use std::borrow::Cow;
 
 use crate::kernel::calls::terminal_size;
-pub use crate::say::{print, print_json};
+pub use crate::say::print;
+pub use json::{print_json, print_output};
 
 /// Columns from which a table shows all that it has.
 const WIDE: usize = 80;

@@ -41,15 +41,15 @@ pub enum Request {
         what: SettingKind,
     },
     ByHand,
-    /// Adds a rule; answered by nothing but consent, as the next one.
-    RealtimeAdd {
+    /// Adds a rule; answered by [`PriorityChange`], as the next one.
+    PriorityAdd {
         rule: Box<PrioritySection>,
     },
-    RealtimeRemove {
+    PriorityRemove {
         name: String,
     },
     /// One [`giveway_engine::priority::PriorityStatus`].
-    RealtimeList,
+    PriorityList,
     /// Real time for the asking process itself, which is about to become another program; answered by [`LaunchTerms`].
     Launch {
         policy: SchedPolicyName,
@@ -61,7 +61,7 @@ pub enum Request {
         #[serde(default)]
         class: Option<Class>,
         /// Of all that it and what it starts send, together.
-        #[serde(default, alias = "rate_limit_mbit", skip_serializing_if = "Option::is_none")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         upload_limit_mbit: Option<f64>,
         /// And receive.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,14 +71,14 @@ pub enum Request {
         require: bool,
     },
     /// What the asking user does is in this cgroup, by its id (its directory's inode), in place of what they said before;
-    /// answered by [`ActiveNow`], as the next two.
-    Active {
+    /// answered by [`FocusNow`], as the next two.
+    Focus {
         cgroup: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_s: Option<u32>,
     },
-    ActiveNone,
-    ActiveList,
+    FocusClear,
+    FocusShow,
     /// Read the rules for classes again; answered by [`ReloadSummary`].
     Reload,
     /// Nothing is active for as long as this connection lives, and no longer than so many seconds; answered by
@@ -100,6 +100,9 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rates: Option<LinkRates>,
     },
+    /// The configuration that is used, with the rates of links that were set since; answered by
+    /// [`giveway_engine::config::Config`].
+    Config,
     /// Undo everything and end.
     Stop,
 }
@@ -126,7 +129,6 @@ pub enum SettingKind {
 /// What is set by hand, as far as it is who asks' own; all of it for readers.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct ByHandNow {
-    pub schema: u32,
     pub by_hand: Vec<HandView>,
     /// What was asked for, in words; None for a list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -142,8 +144,11 @@ pub struct ByHandNow {
     pub not_enforced: Vec<String>,
 }
 
-/// Of [`ByHandNow`].
-pub const BY_HAND_SCHEMA: u32 = 1;
+/// The rule for real-time priority that was added or removed.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct PriorityChange {
+    pub name: String,
+}
 
 /// What a process that was granted real time must do before it becomes another program.
 #[derive(Debug, Deserialize, Serialize)]
@@ -184,12 +189,15 @@ pub struct ReloadSummary {
 
 /// What is active, as far as it counts for the flows of who asks; all of it for readers.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct ActiveNow {
-    pub active: Vec<ActiveFor>,
+pub struct FocusNow {
+    pub focus: Vec<FocusView>,
+    /// False where a request changed nothing.
+    #[serde(default)]
+    pub changed: bool,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
-pub struct ActiveFor {
+pub struct FocusView {
     #[serde(flatten)]
     pub activity: Activity,
     /// None: until somebody says otherwise.

@@ -10,10 +10,12 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Subcommand;
 use giveway_engine::peers::{Key, Keyring};
 use nix::fcntl::OFlag;
+use serde::Serialize;
 
+use crate::commands::args::{Json, after};
+use crate::commands::print_output;
 use crate::files::{not_the_callers, private};
 use crate::kernel::{is_shortage, random};
-use crate::say::{print, print_line};
 
 /// A key file is a few lines.
 const LONGEST_KEY_FILE: u64 = 4096;
@@ -21,9 +23,12 @@ const LONGEST_KEY_FILE: u64 = 4096;
 #[derive(Subcommand)]
 pub enum KeyCommand {
     /// Make a new key; an existing file keeps its newest key as the second one, for the change
+    #[command(after_help = after("0 done; 1 failed; 2 usage", &["sudo giveway key new", "giveway key new ./group.key"]))]
     New {
         #[arg(default_value = "/etc/giveway/group.key")]
         file: PathBuf,
+        #[command(flatten)]
+        output: Json,
     },
 }
 
@@ -54,7 +59,7 @@ impl KeyFile {
             // It was not the file's fault.
             self.seen = None;
         }
-        keys.with_context(|| format!("the group's key {} is refused", self.path.display()))
+        keys.with_context(|| format!("cannot use the group key {}", self.path.display()))
     }
 
     /// The keys, read anew where the file is not the one seen last.
@@ -76,13 +81,10 @@ impl KeyFile {
         let file = file.map_err(|error| anyhow!("{error}: make one with `giveway key new {}`", self.path.display()))?;
         let about = file.metadata()?;
         if !about.is_file() {
-            bail!("it is not a regular file");
+            bail!("not a regular file");
         }
         if about.mode() & 0o077 != 0 {
-            bail!(
-                "others may read it (mode {:04o}); `chmod 600` it",
-                about.mode() & 0o7777
-            );
+            bail!("others may read it (mode {:04o}): chmod 600", about.mode() & 0o7777);
         }
         if let Some(reason) = not_the_callers(&self.path, &about) {
             bail!("{reason}");
@@ -97,15 +99,15 @@ impl KeyFile {
 /// The first key seals. So the lines change places on every device before any deletes the old one: a device without it
 /// does not hear one that still seals with it.
 pub fn run(command: &KeyCommand) -> Result<()> {
-    let KeyCommand::New { file } = command;
+    let KeyCommand::New { file, output } = command;
     let old = match fs::read_to_string(file) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
     };
     if !old.is_empty() {
-        let keys =
-            Keyring::parse(&old).with_context(|| format!("{} is not a key file; it is left alone", file.display()))?;
+        let keys = Keyring::parse(&old)
+            .with_context(|| format!("{} is not a key file and was not changed", file.display()))?;
         if keys.ids().count() > 1 {
             bail!(
                 "{} already holds two keys, and was left alone: finish the earlier change first, and then delete the old \
@@ -123,17 +125,29 @@ pub fn run(command: &KeyCommand) -> Result<()> {
         file,
         format!("{old}{}\n", Key::from_secret(random()?).reveal()).as_bytes(),
     )?;
-    if let Some(folder) = new_folder {
-        print_line(format_args!("{}: a new folder", folder.display()))?;
-    }
-    if old.is_empty() {
-        print_line(format_args!(
-            "{}: a new key, for its owner only; copy the file to the group's other devices",
-            file.display()
-        ))
-    } else {
-        print(&second_key(file))
-    }
+    let report = NewKey {
+        file: file.display().to_string(),
+        is_second: !old.is_empty(),
+    };
+    print_output(output.json, &report, || {
+        let folder = new_folder.map(|folder| format!("{}: folder created\n", folder.display()));
+        let key = match report.is_second {
+            false => format!(
+                "{}: new key, readable by its owner only; copy the file to the group's other devices\n",
+                report.file
+            ),
+            true => second_key(file),
+        };
+        folder.unwrap_or_default() + &key
+    })
+}
+
+/// The key itself is never shown.
+#[derive(Debug, Serialize)]
+pub struct NewKey {
+    file: String,
+    /// The file held one already, which counts until the group has changed.
+    is_second: bool,
 }
 
 /// How a group changes its key; each step on every device before the next one.

@@ -15,8 +15,8 @@ use std::panic::catch_unwind;
 use clap::Parser as _;
 use giveway::cli::{Cli, Command};
 use giveway::commands::{
-    active, by_hand, config, doctor, exec, jitter, link, pause, peer, plot, realtime, record, reload, revert, status,
-    top, trial, web, why,
+    by_hand, completions, config, doctor, exec, focus, jitter, link, pause, plot, priority, record, reload, revert,
+    status, top, trial, web, why,
 };
 use giveway::run::asked::StartMoment;
 use giveway::words::printable;
@@ -43,11 +43,15 @@ extern "C" fn c_main(_: c_int, _: *const *const c_char) -> c_int {
 fn run_command() -> u8 {
     // Before anything else: whatever is asked from now on concerns this start.
     let begun = std::env::args_os().any(|word| word == "run").then(StartMoment::now);
-    let filter = EnvFilter::try_from_env("GIVEWAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return print_clap_error(&error),
     };
+    let level = match &cli.command {
+        Command::Run(args) => args.log_level(),
+        _ => "info",
+    };
+    let filter = EnvFilter::try_from_env("GIVEWAY_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let (log, writes) = match cli.command {
         Command::Run(_) => match std::thread::Builder::new().spawn(|| ()) {
             Ok(_) => patient_log(),
@@ -76,22 +80,22 @@ fn run_command() -> u8 {
         Command::Doctor(args) => doctor::run(args),
         Command::Record(args) => record::run(args),
         Command::Try(args) => trial::run(args),
-        Command::Peer(args) => peer::run(args),
         Command::Jitter(args) => jitter::run(args),
         Command::JitterLoad(args) => jitter::load::run(args),
         Command::Plot(args) => plot::run(args),
-        Command::Active(args) => active::run(args),
         Command::Class(command) => by_hand::class(command),
         Command::Limit(command) => by_hand::limit(command),
         Command::Link(command) => link::run(command),
         Command::Pause(args) => pause::pause(args),
-        Command::Resume => pause::resume(),
+        Command::Resume(output) => pause::resume(output),
         Command::Exec(args) => exec::run(args).map(|never| match never {}),
-        Command::Realtime(command) => realtime::run(command),
+        Command::Focus(command) => focus::run(command),
+        Command::Priority(command) => priority::run(command),
         Command::Key(command) => key::run(command),
         Command::Revert(args) => revert::run(args),
-        Command::Reload => reload::run(),
-        Command::Config(args) => config::run(args),
+        Command::Reload(output) => reload::run(output),
+        Command::Config(command) => config::run(command),
+        Command::Completions(args) => completions::run(args),
         Command::Watchdog => watchdog::run(),
         Command::LookUp => lookup::serve(),
     };

@@ -38,6 +38,6 @@ mod compatibility {
             let request = serde_json::from_str::<Request>(line);
             assert!(request.is_ok(), "{line}: {request:?}");
         }
-        assert_eq!(requests.lines().count(), 13);
+        assert_eq!(requests.lines().count(), 14);
     }
 }

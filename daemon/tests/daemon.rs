@@ -10,7 +10,6 @@ mod support;
 
 #[cfg(test)]
 mod daemon {
-    mod active;
     mod admission;
     mod background;
     mod chain;
@@ -22,6 +21,7 @@ mod daemon {
     mod exec;
     mod executed;
     mod failures;
+    mod focus;
     mod forwarded;
     mod hang;
     mod inherit;

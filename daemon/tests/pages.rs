@@ -53,7 +53,7 @@ mod pages {
         }
         let pages = fs::read_dir(folder.path().join("usr/share/man/man1")).unwrap().count();
         assert_eq!(pages, names.len());
-        assert!(names.contains(&"giveway-realtime-add".to_owned()) && !names.contains(&"giveway-watchdog".to_owned()));
+        assert!(names.contains(&"giveway-priority-add".to_owned()) && !names.contains(&"giveway-watchdog".to_owned()));
     }
 
     #[test]
@@ -102,7 +102,7 @@ mod pages {
             "usr/share/zsh/vendor-completions/_giveway",
             "usr/share/fish/vendor_completions.d/giveway.fish",
         ] {
-            assert!(read(&folder, other).contains("realtime"), "{other}");
+            assert!(read(&folder, other).contains("priority"), "{other}");
         }
     }
 }

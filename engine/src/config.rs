@@ -5,7 +5,7 @@
 //! default and range. The checks, their messages and the commented default file are made from these declarations. An
 //! empty text is a valid configuration.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
@@ -30,6 +30,7 @@ pub use sections::{
 };
 pub use together::MOST_FLOWS;
 
+use crate::queue::links::LinkRates;
 use sections::{SECTIONS, TOP_KEYS};
 
 /// Why a configuration was refused.
@@ -63,9 +64,11 @@ fn hint(belongs: &Option<String>, nearest: &Option<String>) -> String {
         .as_ref()
         .map(|place| format!("; a key of this name belongs {place}"));
     let here = match nearest {
-        Some(name) => format!("; did you mean `{name}`? (`giveway config` lists every key, its unit and default)"),
+        Some(name) => {
+            format!("; did you mean `{name}`? (`giveway config default` lists every key, its unit and default)")
+        }
         None if elsewhere.is_some() => String::new(),
-        None => "; `giveway config` lists every key, its unit and default".to_owned(),
+        None => "; `giveway config default` lists every key, its unit and default".to_owned(),
     };
     here + &elsewhere.unwrap_or_default()
 }
@@ -155,6 +158,48 @@ impl Config {
         let table = toml::Table::try_from(self).map_err(|error| wrong("configuration", error.to_string()))?;
         names::check(&table)?;
         self.check_together()
+    }
+
+    /// With what was set of links while giveway runs. Rules for classes are left out: they come from several files.
+    #[must_use]
+    pub fn with_link_rates(&self, rates: &BTreeMap<String, LinkRates>) -> Self {
+        let mut config = Self {
+            rule: Vec::new(),
+            ..self.clone()
+        };
+        // It does not count for an interface that has a section of its own.
+        let link = Some(self.link.clone()).filter(|_| self.interfaces.len() < 2);
+        for (name, rates) in rates {
+            let own = |uplink: &UplinkSection| uplink.interface.as_ref() == Some(name);
+            let at = config.uplink.iter().position(own).unwrap_or_else(|| {
+                config.uplink.push(UplinkSection {
+                    interface: Some(name.clone()),
+                    rate_mbit: link.as_ref().and_then(|link| link.rate_mbit),
+                    download_rate_mbit: link.as_ref().and_then(|link| link.download_rate_mbit),
+                    ..UplinkSection::default()
+                });
+                config.uplink.len() - 1
+            });
+            let uplink = &mut config.uplink[at];
+            uplink.rate_mbit = rates.up.or(uplink.rate_mbit);
+            uplink.download_rate_mbit = rates.down.or(uplink.download_rate_mbit);
+        }
+        config
+    }
+
+    /// As a file would have it.
+    ///
+    /// # Errors
+    /// Where a value cannot be put into TOML.
+    pub fn to_toml(&self) -> Result<String, ConfigError> {
+        let refused = |error: toml::ser::Error| wrong("configuration", error.to_string());
+        let mut table = toml::Table::try_from(self).map_err(refused)?;
+        // An empty list of sections is none.
+        table.retain(|name, value| {
+            let is_section = SECTIONS.iter().any(|section| section.name == name);
+            !(is_section && value.as_array().is_some_and(Vec::is_empty))
+        });
+        toml::to_string(&table).map_err(refused)
     }
 
     /// The commented default file: every key with its documentation, all commented out.

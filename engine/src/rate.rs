@@ -4,10 +4,15 @@
 
 use std::ops::RangeInclusive;
 
+use crate::quantity::Quantity;
+
 /// Of every rate that a limit may have, Mbit/s.
 pub const MBIT: RangeInclusive<f64> = 0.01..=10_000.0;
-/// And how many Mbit/s one of it is.
-const UNITS: [(&str, f64); 3] = [("kbit", 0.001), ("mbit", 1.0), ("gbit", 1000.0)];
+const RATE: Quantity = Quantity {
+    noun: "a rate",
+    units: &[("kbit", 0.001), ("mbit", 1.0), ("gbit", 1000.0)],
+    example: "2.5mbit or 800kbit",
+};
 /// A byte every eighth of a microsecond.
 const BYTES_PER_MBIT: f64 = 125_000.0;
 
@@ -16,27 +21,13 @@ const BYTES_PER_MBIT: f64 = 125_000.0;
 /// # Errors
 /// Where there is no unit, another one, or the rate is none that a limit may have.
 pub fn parse(text: &str) -> Result<u64, String> {
-    let unit_at = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(unit_at);
-    let value: f64 = number
-        .parse()
-        .map_err(|_| format!("`{text}` is no rate: write a number and its unit, as 2.5mbit or 800kbit"))?;
-    if value == 0.0 {
+    let mbit = RATE.parse(text, "mbit")?;
+    if mbit == 0.0 {
         return Err(
             "a limit is more than 0; without a limit, leave the option out or use `giveway limit clear`".to_owned(),
         );
     }
-    if unit.is_empty() {
-        return Err(format!(
-            "{number} has no unit: {number} means {number}mbit? Write {number}mbit, {number}kbit or {number}gbit"
-        ));
-    }
-    let known = UNITS.into_iter().find(|(name, _)| unit.eq_ignore_ascii_case(name));
-    let (_, mbit) =
-        known.ok_or_else(|| format!("`{unit}` is no unit of a rate: it is kbit, mbit or gbit, as in 2.5mbit"))?;
-    bytes_per_s(value * mbit)
+    bytes_per_s(mbit)
 }
 
 /// Of so many Mbit/s.
@@ -76,22 +67,23 @@ mod tests {
     #[test]
     fn a_bare_number_is_refused_with_what_it_likely_means() {
         let reason = parse("2.5").unwrap_err();
-        assert!(reason.contains("2.5 means 2.5mbit?"), "{reason}");
+        assert!(reason.contains("2.5 has no unit; did you mean 2.5mbit?"), "{reason}");
     }
 
     #[test]
     fn what_is_no_rate_or_none_that_a_limit_may_have_is_refused_with_the_reason() {
         for (text, reason) in [
-            ("", "is no rate"),
-            ("mbit", "is no rate"),
-            ("-1mbit", "is no rate"),
-            ("1.2.3mbit", "is no rate"),
-            ("nan", "is no rate"),
-            ("2.5MB", "`MB` is no unit"),
-            ("2.5mbps", "`mbps` is no unit"),
-            ("2.5 mbit", "` mbit` is no unit"),
+            ("", "is not a rate"),
+            ("mbit", "is not a rate"),
+            ("-1mbit", "is not a rate"),
+            ("1.2.3mbit", "is not a rate"),
+            ("nan", "is not a rate"),
+            ("2.5MB", "`MB` is not a unit"),
+            ("2.5mbps", "`mbps` is not a unit"),
+            ("2.5 mbit", "` mbit` is not a unit"),
             ("1kbit", "10kbit to 10gbit"),
             ("0mbit", "more than 0"),
+            ("99999999999999999999999999999999999999gbit", "10kbit to 10gbit"),
             ("11gbit", "10kbit to 10gbit"),
         ] {
             let told = parse(text).unwrap_err();

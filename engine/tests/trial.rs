@@ -177,7 +177,7 @@ fn of_1000_trials_with_a_tenth_planted_on_rpm_at_least_950_find_it() {
 
 #[test]
 fn of_1000_trials_with_a_tenth_planted_on_goodput_at_least_950_find_it() {
-    finds_what_is_planted(&Real::read(), "goodinstall_mbit");
+    finds_what_is_planted(&Real::read(), "goodput_up_mbit");
 }
 
 #[test]

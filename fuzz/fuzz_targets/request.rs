@@ -43,7 +43,7 @@ fuzz_target!(|line: &str| {
         serde_json::from_str::<Request>(&written).expect("what was written"),
         request
     );
-    if let Request::RealtimeAdd { rule } = request {
+    if let Request::PriorityAdd { rule } = request {
         try_rule(*rule);
     }
 });

@@ -22,7 +22,7 @@ use crate::namespace::Namespace;
 use crate::proc::{number, numbers};
 
 /// How the programs' names begin that run in the daemon's own reads.
-const ITERATORS: [&str; 5] = ["gw_pass_", "gw_scan_", "gw_find_", "gw_apply_", "gw_lift_"];
+const ITERATORS: [&str; 4] = ["gw_poll_", "gw_scan_", "gw_find_", "gw_apply_"];
 
 pub struct Meter {
     daemon: i32,

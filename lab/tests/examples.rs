@@ -52,7 +52,7 @@ mod senders {
                     format!("-n {near} link set gwx up"),
                     format!("-n {far} link set gwx up"),
                     // Whoever waits for an answer about an address is told nothing of a refusal.
-                    format!("-n {near} peer replace {FAR} {there} dev gwx nud permanent"),
+                    format!("-n {near} neighbour replace {FAR} {there} dev gwx nud permanent"),
                 ] {
                     run(Command::new("ip").args(line.split_whitespace()));
                 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Arguments that several commands have.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use giveway_engine::config::SchedPolicyName;
 use giveway_engine::model::{Class, Rates};
-use giveway_engine::rate;
+use giveway_engine::{rate, time};
 
 #[derive(Args)]
 pub struct Json {
@@ -35,6 +38,20 @@ impl RateArgs {
             down: self.down.or(self.rate_limit),
         }
     }
+}
+
+/// What `--help` ends with.
+pub fn after(codes: &str, examples: &[&str]) -> String {
+    let examples: String = examples.iter().map(|example| format!("  {example}\n")).collect();
+    format!("Examples:\n{examples}\nExit codes: {codes}.")
+}
+
+/// A time with its unit. `likely`: the unit that is probably meant where none is given.
+pub fn duration(
+    likely: &'static str,
+    bounds: RangeInclusive<Duration>,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync {
+    move |text| time::parse(text, likely, &bounds)
 }
 
 pub fn classes() -> impl TypedValueParser<Value = Class> {

@@ -4,15 +4,16 @@
 
 use std::net::SocketAddr;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::{Args, Subcommand};
 use giveway_engine::enforcement::by_hand::HandView;
 use giveway_engine::model::{Class, ProcessId};
 use giveway_engine::queue::BackgroundFlow;
 use giveway_engine::rate;
 
-use crate::commands::args::{Json, RateArgs, classes};
-use crate::commands::{active, counted, print, print_json};
+use crate::cli::{ASKS, REMOVES};
+use crate::commands::args::{Json, RateArgs, after, classes};
+use crate::commands::{counted, focus, print_json, print_output};
 use crate::control::{ByHandNow, Request, SettingKind, TargetId, client};
 use crate::kernel::process::thread_start;
 use crate::place::Place;
@@ -23,7 +24,8 @@ const MOST_LINES: usize = 4;
 
 #[derive(Subcommand)]
 pub enum ClassCommand {
-    /// From now on it has this class
+    /// Set its class, from now on
+    #[command(after_help = after(ASKS, &["giveway class set steam.scope bulk", "giveway class set 4711 background"]))]
     Set {
         #[command(flatten)]
         target: TargetArg,
@@ -32,7 +34,8 @@ pub enum ClassCommand {
         #[command(flatten)]
         output: Json,
     },
-    /// Take it back: rules and evidence decide again
+    /// Clear it: rules and implicit classification decide again
+    #[command(after_help = after(REMOVES, &["giveway class clear steam.scope"]))]
     Clear {
         #[command(flatten)]
         target: TargetArg,
@@ -40,6 +43,7 @@ pub enum ClassCommand {
         output: Json,
     },
     /// Show what is set, and by whom
+    #[command(after_help = after(ASKS, &["giveway class list"]))]
     List(Json),
 }
 
@@ -47,6 +51,10 @@ pub enum ClassCommand {
 pub enum LimitCommand {
     /// Limit what everything in the target sends and receives together
     #[command(mut_group("RateArgs", |rates| rates.required(true)))]
+    #[command(after_help = after(
+        ASKS,
+        &["giveway limit set 4711 --up 2.5mbit", "giveway limit set steam.scope --down 20mbit --up 800kbit"],
+    ))]
     Set {
         #[command(flatten)]
         target: TargetArg,
@@ -55,14 +63,16 @@ pub enum LimitCommand {
         #[command(flatten)]
         output: Json,
     },
-    /// Take it back: limits of rules and of `giveway exec` hold again
+    /// Clear it: limits of rules and of `giveway exec` hold again
+    #[command(after_help = after(REMOVES, &["giveway limit clear steam.scope"]))]
     Clear {
         #[command(flatten)]
         target: TargetArg,
         #[command(flatten)]
         output: Json,
     },
-    /// Show each with who set it, and what its queues let through in the last second
+    /// Show each with who set it, and its rate in the last second
+    #[command(after_help = after(ASKS, &["giveway limit list"]))]
     List(Json),
 }
 
@@ -87,7 +97,7 @@ pub fn class(command: &ClassCommand) -> Result<()> {
         }
         ClassCommand::Clear { target, output } => {
             let (target, what) = (named(&target.target)?, SettingKind::Class);
-            change(Request::Clear { target, what }, output.json, "no class is set by hand")
+            change(Request::Clear { target, what }, output.json, "no class is set")
         }
         ClassCommand::List(output) => list(output.json, SettingKind::Class),
     }
@@ -103,12 +113,12 @@ pub fn limit(command: &LimitCommand) -> Result<()> {
                 upload_limit_mbit: rates.up.map(rate::mbit),
                 download_limit_mbit: rates.down.map(rate::mbit),
             };
-            let said = format!("all of it may together {} from now on", rates.shown());
+            let said = format!("limited to {} in total from now on", rates.shown());
             change(request, output.json, &said)
         }
         LimitCommand::Clear { target, output } => {
             let (target, what) = (named(&target.target)?, SettingKind::Limit);
-            change(Request::Clear { target, what }, output.json, "no limit is set by hand")
+            change(Request::Clear { target, what }, output.json, "no limit is set")
         }
         LimitCommand::List(output) => list(output.json, SettingKind::Limit),
     }
@@ -116,14 +126,19 @@ pub fn limit(command: &LimitCommand) -> Result<()> {
 
 fn change(request: Request, json: bool, done: &str) -> Result<()> {
     let place = Place::here()?;
+    let is_clear = matches!(request, Request::Clear { .. });
     let now: ByHandNow = client::patiently(|| client::ask(&place, request.clone())?.first())?;
-    if json {
-        return print_json(&now);
-    }
     let target = now.target.as_deref().unwrap_or_default();
+    if json {
+        print_json(&now)?;
+    }
+    ensure!(!is_clear || now.changed, "{target}: nothing is set");
+    if json {
+        return Ok(());
+    }
     match now.changed {
         true => print_line(format_args!("{target}: {done}"))?,
-        false => print_line(format_args!("{target}: {done}; nothing has changed"))?,
+        false => print_line(format_args!("{target}: {done}; unchanged"))?,
     }
     if let Some(reason) = &now.comes_back {
         note(format_args!("warning: {reason}"));
@@ -144,21 +159,13 @@ fn list(json: bool, part: SettingKind) -> Result<()> {
         SettingKind::Class => view.set.class.is_some(),
         SettingKind::Limit => view.set.limit.is_some(),
     });
-    if json {
-        return print_json(&now);
-    }
-    if now.by_hand.is_empty() {
-        let what = if part == SettingKind::Class { "class" } else { "limit" };
-        return print(&format!(
-            "no {what} is set by hand; `giveway {what} set TARGET` sets one for what runs already\n"
-        ));
-    }
-    print(
-        &now.by_hand
-            .iter()
-            .map(|view| line(view, part) + "\n")
-            .collect::<String>(),
-    )
+    print_output(json, &now, || {
+        if now.by_hand.is_empty() {
+            let what = if part == SettingKind::Class { "class" } else { "limit" };
+            return format!("no {what} is set; `giveway {what} set TARGET` sets one for a running target\n");
+        }
+        now.by_hand.iter().map(|view| line(view, part) + "\n").collect()
+    })
 }
 
 fn line(view: &HandView, part: SettingKind) -> String {
@@ -179,7 +186,7 @@ fn limit_shown(view: &HandView) -> String {
         Some(format!(
             "at most {} Mbit/s {way}, {}",
             most?,
-            had.map_or("held by no link".to_owned(), |had| format!("{had:.2} now"))
+            had.map_or("not enforced on any link".to_owned(), |had| format!("{had:.2} now"))
         ))
     };
     let parts = [
@@ -216,7 +223,7 @@ fn named(target: &str) -> Result<TargetId> {
     if let Some(flow) = flow(target) {
         return Ok(TargetId::Flow(flow));
     }
-    let id = active::id_of(target);
+    let id = focus::id_of(target);
     let id = id.map_err(|error| {
         anyhow!(
             "{error:#}. TARGET is a pid (`pidof NAME`), NAME.service, the path of a cgroup below its mount, or a flow as ADDRESS:PORT, of \
@@ -227,7 +234,7 @@ fn named(target: &str) -> Result<TargetId> {
 }
 
 fn process(pid: u32) -> Result<ProcessId> {
-    let start = thread_start(pid, pid).with_context(|| format!("cannot look at process {pid}"))?;
+    let start = thread_start(pid, pid).with_context(|| format!("cannot read process {pid}"))?;
     match start {
         Some(start_ns) => Ok(ProcessId { pid, start_ns }),
         None => bail!("there is no process {pid}"),

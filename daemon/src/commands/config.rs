@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `giveway config`: prints every key, or checks files without a daemon.
+//! `giveway config`: shows what the running daemon uses, prints every key, or checks files without a daemon.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,53 +10,116 @@ use clap::{Args, Subcommand};
 use giveway_engine::class::{Folders, Rules, Source};
 use giveway_engine::config::{self, BackendName, Cap, CapPolicyName, Config, Located, Monitor, RateMbit};
 use nix::net::if_::if_nametoindex;
+use serde::Serialize;
 
-use super::{counted, print};
+use super::args::{Json, after};
+use super::{counted, print, print_output};
+use crate::cli::ASKS;
+use crate::control::{Request, client};
 use crate::exit::Usage;
 use crate::files::not_the_callers;
 use crate::kernel::uid_of;
 use crate::peers::open_to_users;
+use crate::place::Place;
 use crate::rules::{self, is_script, starts};
 use crate::run::USUAL_CONFIGURATION;
-use crate::say::print_line;
 
 mod machine;
 
 use machine::{MachineCheck, no_unit};
 
-#[derive(Args)]
-pub struct ConfigArgs {
-    #[command(subcommand)]
-    pub command: Option<ConfigCommand>,
-}
-
 #[derive(Subcommand)]
 pub enum ConfigCommand {
-    /// Say what is wrong with files, each with its line, what in them does nothing, and what they come to on this machine:
-    /// links, queues, limits, users, programs. Files in a folder rules.d have only rules. Nothing is changed, and a running
-    /// giveway is not asked. Exit code 2: a file is wrong
-    Check {
-        /// Warnings are errors: exit code 2 where a file is at fault, 1 where this machine lacks something
-        #[arg(long)]
-        strict: bool,
-        /// Only the files: they are for another machine
-        #[arg(long)]
-        offline: bool,
-        /// A configuration, or files of rules
-        #[arg(required = true, value_name = "FILE")]
-        files: Vec<PathBuf>,
-    },
+    /// Show what the running daemon uses, with what was set of links since
+    ///
+    /// As TOML. Rules for classes are in their files; a key of a group is in its own, and is not shown.
+    #[command(after_help = after(ASKS, &["giveway config show", "giveway config show --json"]))]
+    Show(Json),
+    /// Print every key with its documentation and default
+    #[command(after_help = after("0 done; 1 failed; 2 usage", &["giveway config default > giveway.toml"]))]
+    Default,
+    /// Say what is wrong with files, and what does nothing here
+    ///
+    /// Each with its line, and what they come to on this machine: links, queues, limits, users, programs. Files in a folder
+    /// rules.d have only rules. Nothing is changed, and a running giveway is not asked.
+    #[command(after_help = after(
+        "0 done; 1 failed, or with --strict this machine lacks something; 2 usage, or a file is wrong",
+        &["giveway config check /etc/giveway/giveway.toml", "giveway config check --offline robot.toml"],
+    ))]
+    Check(CheckArgs),
 }
 
-pub fn run(args: &ConfigArgs) -> Result<()> {
-    match &args.command {
-        Some(ConfigCommand::Check { files, strict, offline }) => {
-            let mut counts = WarningCounts::default();
-            check(files, *offline, &mut counts)?;
-            if *strict { counts.as_errors() } else { Ok(()) }
+#[derive(Args)]
+pub struct CheckArgs {
+    /// Warnings are errors: exit code 2 where a file is at fault, 1 where this machine lacks something
+    #[arg(long)]
+    pub strict: bool,
+    /// Only the files: they are for another machine
+    #[arg(long)]
+    pub offline: bool,
+    /// A configuration, or files of rules
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: Json,
+}
+
+/// What a check has to say.
+#[derive(Debug, Default, Serialize)]
+pub struct CheckReport {
+    /// Those without an error.
+    files: Vec<CheckedFile>,
+    errors: Vec<String>,
+    /// None where a file is wrong, or with --offline.
+    machine: Option<MachineCheck>,
+}
+
+#[derive(Debug, Serialize)]
+struct CheckedFile {
+    file: String,
+    /// For classes.
+    rules: usize,
+    warnings: Vec<String>,
+}
+
+pub fn run(command: &ConfigCommand) -> Result<()> {
+    match command {
+        ConfigCommand::Show(output) => {
+            let config: Config = client::ask(&Place::here()?, Request::Config)?.first()?;
+            let text = config.to_toml()?;
+            print_output(output.json, &config, || text)
         }
-        None => print(&Config::default_file()),
+        ConfigCommand::Default => print(&Config::default_file()),
+        ConfigCommand::Check(args) => {
+            let mut counts = WarningCounts::default();
+            let report = check(&args.files, args.offline, &mut counts);
+            print_output(args.output.json, &report, || shown(&report))?;
+            if !report.errors.is_empty() {
+                let lines = report.errors.iter().map(String::as_str).chain([WHAT_FOLLOWS]);
+                let lines: Vec<&str> = lines.collect();
+                return Err(Usage(lines.join("\ngiveway: ")).into());
+            }
+            if args.strict { counts.as_errors() } else { Ok(()) }
+        }
     }
+}
+
+fn shown(report: &CheckReport) -> String {
+    let mut text = String::new();
+    for file in &report.files {
+        let of_classes = match file.rules {
+            0 => String::new(),
+            count => format!(", {} for classes", counted(count, "rule")),
+        };
+        text += &format!("{}: ok{of_classes}\n", file.file);
+        file.warnings.iter().for_each(|line| text += &format!("  {line}\n"));
+    }
+    if let Some(machine) = &report.machine {
+        text += "this machine:\n";
+        let lines = machine.lines.iter().chain(&machine.missing);
+        lines.for_each(|line| text += &format!("  {line}\n"));
+    }
+    text
 }
 
 /// How many warnings there were.
@@ -116,18 +179,13 @@ impl Warning {
     }
 }
 
-fn check(files: &[impl AsRef<Path>], offline: bool, counts: &mut WarningCounts) -> Result<()> {
-    let mut problems = Vec::new();
+fn check(files: &[impl AsRef<Path>], offline: bool, counts: &mut WarningCounts) -> CheckReport {
+    let mut report = CheckReport::default();
     let (mut main, mut folder) = (None, Vec::new());
     for path in files.iter().map(AsRef::as_ref) {
         let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"));
         match rules_of(path, &text) {
             Ok(rules) => {
-                let of_classes = match rules.len() {
-                    0 => String::new(),
-                    count => format!(", {} for classes", counted(count, "rule")),
-                };
-                print_line(format_args!("{}: ok{of_classes}", path.display()))?;
                 let of_file = unread(path)
                     .into_iter()
                     .chain(somebody_elses(path))
@@ -137,33 +195,29 @@ fn check(files: &[impl AsRef<Path>], offline: bool, counts: &mut WarningCounts) 
                 remarks.retain(|remark| !(offline && remark.is_machines));
                 remarks.sort_by_key(|remark| line_of(&remark.line));
                 remarks.iter().for_each(|remark| counts.count(remark));
-                print(
-                    &remarks
-                        .iter()
-                        .map(|remark| format!("  {}\n", remark.line))
-                        .collect::<String>(),
-                )?;
+                report.files.push(CheckedFile {
+                    file: path.display().to_string(),
+                    rules: rules.len(),
+                    warnings: remarks.into_iter().map(|remark| remark.line).collect(),
+                });
                 match is_in_a_folder_of_rules(path) {
                     true => folder.push(source_of(path, &text)),
                     false => main = main.or_else(|| Some(source_of(path, &text))),
                 }
             }
-            Err(found) => problems.extend(found.iter().map(Located::to_string)),
+            Err(found) => report.errors.extend(found.iter().map(Located::to_string)),
         }
     }
-    if !problems.is_empty() {
-        problems.push(WHAT_FOLLOWS.to_owned());
-        return Err(Usage(problems.join("\ngiveway: ")).into());
+    if report.errors.is_empty() && !offline {
+        let machine = check_machine(main, folder);
+        counts.of_machine += machine.missing.len();
+        report.machine = Some(machine);
     }
-    if offline {
-        Ok(())
-    } else {
-        check_machine(main, folder, counts)
-    }
+    report
 }
 
 /// Files of rules are for links that the usual configuration tells of.
-fn check_machine(main: Option<Source>, folder: Vec<Source>, counts: &mut WarningCounts) -> Result<()> {
+fn check_machine(main: Option<Source>, folder: Vec<Source>) -> MachineCheck {
     let usual = || fs::read_to_string(USUAL_CONFIGURATION).ok();
     let text = main.as_ref().map_or_else(usual, |main| main.text.clone().ok());
     let config = text.and_then(|text| Config::parse(&text).ok()).unwrap_or_default();
@@ -175,17 +229,11 @@ fn check_machine(main: Option<Source>, folder: Vec<Source>, counts: &mut Warning
         },
         &uid_of,
     );
-    let machine = MachineCheck::run(&config, &rules);
-    print_line("this machine:")?;
-    for line in machine.lines.iter().chain(&machine.missing) {
-        print_line(format_args!("  {line}"))?;
-    }
-    counts.of_machine += machine.missing.len();
-    Ok(())
+    MachineCheck::run(&config, &rules)
 }
 
-const WHAT_FOLLOWS: &str = "a running daemon goes on as it is, and a reload of a wrong file changes nothing; `giveway run` \
-                            refuses a wrong giveway.toml, and starts without a wrong file of rules";
+const WHAT_FOLLOWS: &str = "a running daemon keeps its configuration; `giveway run` refuses an invalid giveway.toml and \
+                            ignores an invalid rules file, as `giveway reload` does";
 
 /// `FILE:LINE: ...`
 fn line_of(remark: &str) -> Option<u32> {
@@ -200,17 +248,17 @@ fn unread(path: &Path) -> Option<String> {
     }
     let file = path.display();
     if path.extension().is_none_or(|extension| extension != "toml") {
-        return Some(format!("{file}: is not read there: its name must end in .toml"));
+        return Some(format!("{file}: ignored: its name must end in .toml"));
     }
     rules::text(path, true)
         .err()
-        .map(|reason| format!("{file}: is not read there: {reason}"))
+        .map(|reason| format!("{file}: ignored: {reason}"))
 }
 
 /// Why `giveway run` would refuse it.
 fn somebody_elses(path: &Path) -> Option<String> {
     let reason = not_the_callers(path, &fs::metadata(path).ok()?)?;
-    Some(format!("{}: is refused by `giveway run`: {reason}", path.display()))
+    Some(format!("{}: refused by `giveway run`: {reason}", path.display()))
 }
 
 /// What does nothing beside the rules: keys that another one stands in for, and real-time priority of no program.
@@ -221,7 +269,7 @@ fn idle_keys(path: &Path, text: &str) -> Vec<Warning> {
     let programs = config.priority.iter().filter_map(|rule| rule.conditions.exe.as_deref());
     let idle = programs.filter_map(|exe| {
         Some(Warning::of_machine(format!(
-            "the [[priority]] of {exe} holds for nothing here: {}",
+            "the [[priority]] of {exe} matches nothing here: {}",
             no_program(exe)?
         )))
     });
@@ -264,16 +312,18 @@ fn idle_of_cap(config: &Config) -> Vec<String> {
         return beside_found(config);
     }
     let needs_found = [
-        ("prefer does not count", cap.prefer != default.prefer),
-        ("floor_mbit does not count", cap.floor_mbit != default.floor_mbit),
+        ("prefer has no effect", cap.prefer != default.prefer),
+        ("floor_mbit has no effect", cap.floor_mbit != default.floor_mbit),
     ];
     let idle = needs_found.into_iter().filter(|(_, is_given)| *is_given);
     let idle = idle.map(|(what, _)| {
-        format!("[cap] {what}: no capacity is found here (policy = \"estimated\", or a group's key and no number)")
+        format!(
+            "[cap] {what}: the capacity is not estimated here (that needs policy = \"estimated\", or a group \
+                 key and no configured capacity)"
+        )
     });
     let stands_in = cap.capacity_mbit.is_some() && cap.fixed_segments.is_some();
-    let unused =
-        stands_in.then(|| "[cap] capacity_mbit does not count: fixed_segments stands in for the formula".to_owned());
+    let unused = stands_in.then(|| "[cap] capacity_mbit has no effect: fixed_segments replaces the formula".to_owned());
     idle.chain(unused).collect()
 }
 
@@ -287,7 +337,7 @@ fn beside_found(config: &Config) -> Vec<String> {
     ];
     let given = of_fixed.into_iter().filter(|(_, is_given)| *is_given);
     let mut said: Vec<String> = given
-        .map(|(key, _)| format!("[cap] {key} does not count: the capacity is found"))
+        .map(|(key, _)| format!("[cap] {key} has no effect: the capacity is estimated"))
         .collect();
     let group_on = config.interface.as_ref().or(config.interfaces.first());
     let of_link = config.link.rate_mbit.filter(|_| config.interfaces.len() < 2);
@@ -296,12 +346,16 @@ fn beside_found(config: &Config) -> Vec<String> {
         .iter()
         .find(|uplink| uplink.interface.as_ref() == group_on);
     if own.and_then(|uplink| uplink.rate_mbit).or(of_link) == Some(RateMbit::Estimated) {
-        said.push("rate_mbit = \"auto\" on the group's interface: both find a rate from the same packets, which was not measured".to_owned());
+        said.push(
+            "rate_mbit = \"auto\" on the group's interface: both estimators use the same packets, a \
+                   combination that is untested"
+                .to_owned(),
+        );
     }
     if config.group.key_file.is_none() {
         said.push(
-            "[cap] policy = \"estimated\" without [group] key_file: this device finds a share alone, and takes your other \
-             devices for ones without giveway"
+            "[cap] policy = \"estimated\" without [group] key_file: this device estimates a share alone, and \
+             treats your other devices as stations without giveway"
                 .to_owned(),
         );
     }
@@ -312,15 +366,15 @@ fn beside_found(config: &Config) -> Vec<String> {
     let carries = carries.reduce(f64::min).unwrap_or(MORE_THAN_ANY_MBIT);
     if cap.floor_mbit >= carries {
         said.push(format!(
-            "[cap] floor_mbit = {}: no link carries more, so limits never bind",
+            "[cap] floor_mbit = {}: no link is faster, so caps never apply",
             cap.floor_mbit
         ));
     }
     let (passes, tried) = (config.monitor.polls_per_second, Monitor::default().polls_per_second);
     if passes < tried {
         said.push(format!(
-            "[monitor] polls_per_second = {passes}: policy = \"estimated\" looks for a queue at each poll, and was measured with \
-             {tried}; with fewer it comes late"
+            "[monitor] polls_per_second = {passes}: policy = \"estimated\" checks for a queue at each poll \
+             and is tested with {tried}; with fewer polls it reacts late"
         ));
     }
     said
@@ -346,7 +400,8 @@ fn idle_rates(config: &Config) -> Vec<String> {
     let mut said: Vec<String> = found
         .map(|(key, _)| {
             format!(
-                "{key} = \"auto\" finds nothing: that takes the BPF qdisc, which [queue] backend = \"{backend}\" excludes"
+                "{key} = \"auto\" has no effect: it needs the BPF qdisc, which [queue] backend = \"{backend}\" \
+                 excludes"
             )
         })
         .collect();
@@ -358,11 +413,11 @@ fn idle_rates(config: &Config) -> Vec<String> {
 fn no_program(exe: &str) -> Option<String> {
     match starts(exe) {
         Err(error) if error.kind() == ErrorKind::NotFound && exe.contains(['*', '?']) => Some(format!(
-            "there is no {exe} on this machine: `exe` is a path and no pattern, which `cmdline` may be"
+            "{exe} does not exist: `exe` is a path, not a pattern (use `cmdline` for patterns)"
         )),
-        Err(error) if error.kind() == ErrorKind::NotFound => Some(format!("there is no {exe} on this machine")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Some(format!("{exe} does not exist")),
         Ok(start) if start == *b"#!" => Some(format!(
-            "{exe} is a script, and the executable is its interpreter; name it by `cmdline = \"*{exe}*\"`"
+            "{exe} is a script, whose executable is its interpreter: use `cmdline = \"*{exe}*\"`"
         )),
         _ => None,
     }
@@ -378,7 +433,7 @@ fn shared(exe: &str) -> Option<String> {
     let is_other = stem(path) != stem(&file) || path.is_symlink() && is_in_venv().unwrap_or_default();
     is_other.then(|| {
         format!(
-            "names everything that runs {} ({exe} is a link to it): use cmdline or unit",
+            "matches everything that runs {} ({exe} is a link to it): use cmdline or unit",
             file.display()
         )
     })
@@ -397,7 +452,7 @@ fn idle(rules: &Rules) -> impl Iterator<Item = Warning> {
     let anywhere = anywhere.map(|(rule, reason)| Warning::of_file(format!("{rule}: {reason}")));
     let idle = rules.by_executable().filter_map(|(rule, exe)| {
         let reason = no_program(exe)?;
-        Some(format!("{rule}: holds for nothing here: {reason}"))
+        Some(format!("{rule}: matches nothing here: {reason}"))
     });
     let shared = rules.by_executable_alone().filter_map(|(rule, exe)| {
         // Of a script the above is the matter.
@@ -407,10 +462,10 @@ fn idle(rules: &Rules) -> impl Iterator<Item = Warning> {
     let elsewhere = rules
         .by_interface()
         .filter(|(_, interface)| if_nametoindex(*interface).is_err())
-        .map(|(rule, interface)| format!("{rule}: holds for nothing now: there is no interface {interface}"));
+        .map(|(rule, interface)| format!("{rule}: matches nothing now: no interface {interface}"));
     let no_units = rules.by_unit().filter_map(|(rule, unit)| {
         let reason = no_unit(&unit)?;
-        Some(format!("{rule}: holds for nothing now: {reason}"))
+        Some(format!("{rule}: matches nothing now: {reason}"))
     });
     let scripts = rules.by_script(&is_script).into_iter();
     let scripts = scripts.map(|(rule, reason)| format!("{rule}: {reason}"));

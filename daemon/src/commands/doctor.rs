@@ -4,13 +4,15 @@
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use giveway_engine::queue::QueueView;
+use giveway_engine::queue::links::LinkView;
 use giveway_engine::status::Status;
-use serde_json::json;
+use serde::Serialize;
 
 use crate::commands::args::Json;
 use crate::commands::clock::duration_s;
 use crate::commands::status::queue_lines;
-use crate::commands::{hanging, print, print_json, terminal_columns};
+use crate::commands::{hanging, print_output, terminal_columns};
 use crate::control::client;
 use crate::kernel::kernel_release;
 use crate::kernel::response::LatencyFactors;
@@ -20,6 +22,7 @@ mod measure;
 mod probe;
 mod response;
 
+use measure::WakeupLatency;
 use probe::Capability;
 use response::Finding;
 
@@ -35,27 +38,39 @@ pub struct DoctorArgs {
     pub output: Json,
 }
 
+/// All of it.
+#[derive(Serialize)]
+pub struct DoctorReport<'a> {
+    kernel: String,
+    capabilities: &'a [Capability],
+    /// Whether it answers.
+    daemon: bool,
+    warnings: &'a [String],
+    response: &'a [Finding],
+    measured: &'a [WakeupLatency],
+    queue: Option<&'a QueueView>,
+    links: Option<&'a Vec<LinkView>>,
+}
+
 pub fn run(args: &DoctorArgs) -> Result<()> {
     let measured = if args.measure { measure::rows()? } else { Vec::new() };
     let capabilities = probe::capabilities();
     let findings = response::findings(&LatencyFactors::here());
     let daemon = Place::here().and_then(|place| client::status(&place));
-    if args.output.json {
-        let list: Vec<_> = capabilities
-            .iter()
-            .map(|c| json!({"name": c.name, "available": c.available(), "why_not": c.why_not, "lost": c.lost}))
-            .collect();
-        let status = daemon.as_ref().ok();
-        let warnings = status.map_or(&[][..], |status| &status.daemon.warnings);
-        let report = json!({
-            "kernel": kernel_release(), "capabilities": list, "daemon": daemon.is_ok(), "warnings": warnings,
-            "response": findings, "measured": measured, "queue": status.map(|status| &status.network.queue),
-            "links": status.map(|status| &status.network.links),
-        });
-        print_json(&report)?;
-    } else {
+    let status = daemon.as_ref().ok();
+    let report = DoctorReport {
+        kernel: kernel_release(),
+        capabilities: &capabilities,
+        daemon: daemon.is_ok(),
+        warnings: status.map_or(&[], |status| &status.daemon.warnings),
+        response: &findings,
+        measured: &measured,
+        queue: status.map(|status| &status.network.queue),
+        links: status.map(|status| &status.network.links),
+    };
+    print_output(args.output.json, &report, || {
         let columns = terminal_columns().unwrap_or(COLUMNS);
-        let mut text = format!("Linux {}\n", kernel_release());
+        let mut text = format!("Linux {}\n", report.kernel);
         capabilities.iter().for_each(|c| text += &render(c, columns));
         text += "\nhow soon this machine answers\n";
         findings
@@ -68,9 +83,9 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
             Ok(status) => render_daemon(status, columns),
             Err(error) => format!("\n{error:#}\n"),
         };
-        print(&text)?;
-    }
-    let is_missing = |capability: &Capability| capability.name == probe::ESSENTIAL && !capability.available();
+        text
+    })?;
+    let is_missing = |capability: &Capability| capability.name == probe::ESSENTIAL && !capability.available;
     ensure!(
         !capabilities.iter().any(is_missing),
         "without the {} giveway cannot run here",
@@ -100,7 +115,7 @@ fn render(capability: &Capability, columns: usize) -> String {
     match &capability.why_not {
         None => format!("  yes  {}\n", capability.name),
         Some(why_not) => {
-            let explained = explained(&format!("{why_not}; without it: {}", capability.lost), columns);
+            let explained = explained(&format!("{why_not}; lost: {}", capability.lost), columns);
             format!("  NO   {}\n{explained}", capability.name)
         }
     }

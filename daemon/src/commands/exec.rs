@@ -40,12 +40,12 @@ pub struct ExecArgs {
     pub rates: RateArgs,
     /// With this real-time priority (1 to 48)
     #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u32).range(1..=48))]
-    pub realtime: Option<u32>,
+    pub priority: Option<u32>,
     /// How equals take turns: `fifo` until they pause, `rr` by time slices
-    #[arg(long, value_parser = policies(&["fifo", "rr"]), default_value = "fifo", requires = "realtime")]
+    #[arg(long, value_parser = policies(&["fifo", "rr"]), default_value = "fifo", requires = "priority")]
     pub policy: SchedPolicyName,
     /// Only on these CPUs, e.g. 0,2
-    #[arg(long, value_delimiter = ',', requires = "realtime")]
+    #[arg(long, value_delimiter = ',', requires = "priority")]
     pub cpus: Vec<u32>,
     /// Do not run the command without what was asked for it (exit code 125). Known at its start, and so refused, are: no
     /// daemon, a dry run, a pause, for `background` and `stream` a managed link without a queue of giveway's, for `--up` one
@@ -69,11 +69,11 @@ pub fn run(args: &ExecArgs) -> Result<Infallible> {
         let chosen = accept(args, missing, choose(args, rates))?;
         say_what_is_not_enforced(args, rates, chosen.as_ref());
     }
-    if let Some(priority) = args.realtime {
+    if let Some(priority) = args.priority {
         accept(args, "no real-time priority", ask_for_real_time(args, priority))?;
     }
-    if args.class.is_none() && rates.is_none() && args.realtime.is_none() {
-        note("none of --class, --down, --up, --rate-limit and --realtime is given, so the command runs as it is");
+    if args.class.is_none() && rates.is_none() && args.priority.is_none() {
+        note("none of --class, --down, --up, --rate-limit and --priority is given, so the command runs as it is");
     }
     become_the_command(args)
 }
@@ -81,11 +81,9 @@ pub fn run(args: &ExecArgs) -> Result<Infallible> {
 /// Goes on where `missing` is not required.
 fn accept<T>(args: &ExecArgs, missing: &str, outcome: Result<T>) -> Result<Option<T>> {
     match outcome {
-        Err(error) if args.require => Err(error
-            .context(Code(125))
-            .context(format!("{missing}, so the command was not run"))),
+        Err(error) if args.require => Err(error.context(Code(125)).context(format!("{missing}: command not run"))),
         Err(error) => {
-            note(format_args!("{missing}, the command runs without it: {error:#}"));
+            note(format_args!("{missing}: running the command without it: {error:#}"));
             Ok(None)
         }
         Ok(given) => Ok(Some(given)),
@@ -125,7 +123,7 @@ fn say_what_is_not_enforced(args: &ExecArgs, rates: Rates, chosen: Option<&Choic
     chosen
         .in_place
         .iter()
-        .for_each(|reason| note(format_args!("warning: its limit does not hold: {reason}")));
+        .for_each(|reason| note(format_args!("warning: the limit is not enforced: {reason}")));
     if chosen.in_place.is_empty() {
         limit_lines(rates, chosen).iter().for_each(note);
     }
@@ -135,17 +133,20 @@ fn say_what_is_not_enforced(args: &ExecArgs, rates: Rates, chosen: Option<&Choic
         && chosen.orders_received.is_empty()
     {
         note(
-            "warning: nothing orders bulk here: no managed link has a queue of giveway's (`rate_mbit`), or orders downloads \
-             (`download_rate_mbit`; `giveway status` says why a configured one does not)",
+            "warning: class bulk has no effect here: no managed link has a giveway queue (set `rate_mbit`) \
+             or shapes downloads (set `download_rate_mbit`; `giveway status` says why a configured one does \
+             not)",
         );
     }
     let yields = matches!(args.class, Some(Class::Bulk | Class::Background)) && !chosen.orders_received.is_empty();
     match (yields, rates.down) {
         (true, None) => note(format_args!(
-            "what the command receives by {} yields to all that is no bulk or background",
+            "downloads of the command on {} yield to traffic of other classes",
             chosen.orders_received.join(", ")
         )),
-        (true, Some(_)) => note("what it receives has its limit, and does not yield below that"),
+        (true, Some(_)) => {
+            note("downloads of the command are limited, but do not yield to other classes below the limit")
+        }
         (false, _) => {}
     }
 }
@@ -175,11 +176,11 @@ fn ask_for_real_time(args: &ExecArgs, priority: u32) -> Result<()> {
         cpus: args.cpus.clone(),
     };
     let place = Place::here()?;
-    let granted: Option<LaunchTerms> = client::patiently(|| client::ask(&place, request.clone())?.first())?;
-    let rttime_us = u64::from(granted.context("the daemon is of another version")?.rttime_ms) * 1000;
+    let granted: LaunchTerms = client::patiently(|| client::ask(&place, request.clone())?.first())?;
+    let rttime_us = u64::from(granted.rttime_ms) * 1000;
     // Should the daemon and its watchdog die, a thread that never pauses must still come to an end.
     setrlimit(Resource::RLIMIT_RTTIME, rttime_us, rttime_us + GRACE_MS * 1000)
-        .context("it is granted, but its time could not be limited (RLIMIT_RTTIME)")
+        .context("granted, but its CPU time could not be limited (RLIMIT_RTTIME)")
 }
 
 fn become_the_command(args: &ExecArgs) -> Result<Infallible> {

@@ -4,21 +4,21 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
 use giveway_engine::config::RateMbit;
 use giveway_engine::queue::Plan;
 use giveway_engine::queue::links::{LinkRates, LinkView};
 use giveway_engine::rate;
-use serde_json::json;
+use serde::Serialize;
 
-use crate::commands::args::Json;
-use crate::commands::{print, print_json};
+use crate::cli::{ASKS, REMOVES};
+use crate::commands::args::{Json, after};
+use crate::commands::print_output;
 use crate::control::{Request, client};
 use crate::place::Place;
-use crate::say::{note, print_line};
+use crate::say::note;
 
-const SCHEMA: u32 = 1;
 /// Until a rate is active.
 const TRIES: u32 = 20;
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
@@ -26,22 +26,32 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 #[derive(Subcommand)]
 pub enum LinkCommand {
     /// Show each managed link with its rate, who says it, and its queue
+    #[command(after_help = after(ASKS, &["giveway link show", "giveway link show --json"]))]
     Show(Json),
     /// Set a link's rate
+    #[command(after_help = after(
+        ASKS,
+        &["sudo giveway link set wwan0 --up 8mbit --down 40mbit", "sudo giveway link set wwan0 --up auto"],
+    ))]
     Set {
         /// The interface's name
         name: String,
         #[command(flatten)]
         rates: LinkRateArgs,
+        #[command(flatten)]
+        output: Json,
     },
     /// Go back to what the configuration says
+    #[command(after_help = after(REMOVES, &["sudo giveway link clear wwan0"]))]
     Clear {
         /// The interface's name
         name: String,
+        #[command(flatten)]
+        output: Json,
     },
 }
 
-#[derive(Args)]
+#[derive(Args, Clone, Copy)]
 #[group(required = true, multiple = true)]
 pub struct LinkRateArgs {
     /// What it can send, with a unit (9.5mbit), or `auto`: estimated
@@ -55,18 +65,30 @@ pub struct LinkRateArgs {
 pub fn run(command: &LinkCommand) -> Result<()> {
     match command {
         LinkCommand::Show(output) => show(output.json),
-        LinkCommand::Set { name, rates } => set(
-            name,
-            Some(LinkRates {
-                up: rates.up,
-                down: rates.down,
-            }),
-        ),
-        LinkCommand::Clear { name } => set(name, None),
+        LinkCommand::Set { name, rates, output } => {
+            let LinkRateArgs { up, down } = *rates;
+            set(name, Some(LinkRates { up, down }), output.json)
+        }
+        LinkCommand::Clear { name, output } => set(name, None, output.json),
     }
 }
 
-fn set(name: &str, rates: Option<LinkRates>) -> Result<()> {
+/// The answer to a change.
+#[derive(Debug, Serialize)]
+pub struct LinkChange<'a> {
+    interface: &'a str,
+    /// As they were asked for; None: as configured.
+    rates: Option<LinkRates>,
+    changed: bool,
+}
+
+/// What is shown.
+#[derive(Debug, Serialize)]
+pub struct LinkList<'a> {
+    links: &'a [LinkView],
+}
+
+fn set(name: &str, rates: Option<LinkRates>, is_json: bool) -> Result<()> {
     let request = Request::LinkRate {
         name: name.to_owned(),
         rates,
@@ -75,12 +97,21 @@ fn set(name: &str, rates: Option<LinkRates>) -> Result<()> {
     let shown = match rates {
         Some(LinkRates { up, down }) => {
             let shown = up.map(shown_up).into_iter().chain(down.map(shown_down));
-            format!("its rate is {} from now on", shown.collect::<Vec<_>>().join(", "))
+            format!("rate {} from now on", shown.collect::<Vec<_>>().join(", "))
         }
-        None => "its rate is what the configuration says".to_owned(),
+        None => "rate as configured".to_owned(),
     };
-    let news = if changed { "" } else { "; nothing has changed" };
-    print_line(format_args!("{name}: {shown}{news}"))?;
+    let news = if changed { "" } else { "; unchanged" };
+    let change = LinkChange {
+        interface: name,
+        rates,
+        changed,
+    };
+    let is_clear = rates.is_none();
+    if is_json || changed || !is_clear {
+        print_output(is_json, &change, || format!("{name}: {shown}{news}\n"))?;
+    }
+    ensure!(changed || !is_clear, "{name}: no run-time rate is set");
     match rates {
         Some(LinkRates { down: Some(_), .. }) => say_why_not_ordered(name),
         _ => Ok(()),
@@ -103,7 +134,7 @@ fn say_why_not_ordered(name: &str) -> Result<()> {
         sleep(BETWEEN_TRIES);
     }
     note(format_args!(
-        "warning: what arrives by {name} is not ordered; `giveway status` says what stands in the way"
+        "warning: downloads on {name} are not shaped; `giveway status` says why"
     ));
     Ok(())
 }
@@ -122,13 +153,10 @@ fn shown_down(mbit: f64) -> String {
 fn show(is_json: bool) -> Result<()> {
     let status = client::status(&Place::here()?)?;
     let links = &status.network.links;
-    if is_json {
-        return print_json(&json!({ "schema": SCHEMA, "links": links }));
-    }
-    if links.is_empty() {
-        return print("no link is managed now\n");
-    }
-    print(&links.iter().map(|link| line(link) + "\n").collect::<String>())
+    print_output(is_json, &LinkList { links }, || match links.is_empty() {
+        true => "no link is managed\n".to_owned(),
+        false => links.iter().map(|link| line(link) + "\n").collect(),
+    })
 }
 
 fn line(link: &LinkView) -> String {

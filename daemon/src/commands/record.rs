@@ -46,7 +46,7 @@ pub fn run(args: &RecordArgs) -> Result<()> {
         if lines.is_multiple_of(100) || is_piped {
             output.flush().context("cannot write the record")?;
             if std::io::stderr().is_terminal() {
-                show(&format!("\r{lines} lines; Ctrl-C ends the record"));
+                show(&format!("\r{lines} lines; Ctrl-C stops recording"));
             }
         }
     }

@@ -5,11 +5,11 @@
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use nix::unistd::geteuid;
-use serde_json::json;
+use serde::Serialize;
 
 use crate::actuate::nice::UnsavedCount;
 use crate::commands::args::Json;
-use crate::commands::{counted, print, print_json};
+use crate::commands::{counted, print, print_json, print_output};
 use crate::control::client::{self, NoAnswer};
 use crate::inherited::raise_limits;
 use crate::journal::UndoReport;
@@ -27,11 +27,30 @@ pub struct RevertArgs {
     pub output: Json,
 }
 
+/// What was undone.
+#[derive(Debug, Serialize)]
+pub struct RevertReport {
+    daemon_stopped: Option<u32>,
+    daemon_killed: Option<u32>,
+    watchdog_undid: Option<String>,
+    sockets_restored: u64,
+    undone: Vec<String>,
+    failed: Vec<String>,
+}
+
+/// What would be undone.
+#[derive(Debug, Serialize)]
+pub struct RevertPlan {
+    sockets_found: u64,
+    found: Vec<String>,
+    failed: Vec<String>,
+}
+
 pub fn run(args: &RevertArgs) -> Result<()> {
     // Without the right to look, everything would seem to have gone.
     ensure!(
         geteuid().is_root(),
-        "only root can see and undo what giveway has changed; nothing was looked at. Try: sudo giveway revert"
+        "only root can see and undo giveway's changes; nothing was done. Try: sudo giveway revert"
     );
     raise_limits();
     let place = Place::here()?;
@@ -58,14 +77,14 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     }
     let undone = undo_rest(&place, asked, unsaved);
     if args.output.json {
-        print_json(&json!({
-            "daemon_stopped": stopped,
-            "daemon_killed": killed,
-            "watchdog_undid": by_watchdog,
-            "sockets_restored": undone.sockets,
-            "undone": undone.lines,
-            "failed": undone.failed,
-        }))?;
+        print_json(&RevertReport {
+            daemon_stopped: stopped,
+            daemon_killed: killed,
+            watchdog_undid: by_watchdog,
+            sockets_restored: undone.sockets as u64,
+            undone: undone.lines.clone(),
+            failed: undone.failed.clone(),
+        })?;
     } else {
         print_ended(stopped, killed, is_removed, by_watchdog.as_ref())?;
         print(&lines("left over", &undone.lines))?;
@@ -79,9 +98,9 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     if !args.output.json {
         let left_over = match undone.sockets {
             0 => String::new(),
-            sockets => format!("{} put back; ", counted(sockets, "left-over socket")),
+            sockets => format!("{} restored; ", counted(sockets, "left-over socket")),
         };
-        print_line(format_args!("{left_over}nothing of giveway's is active"))?;
+        print_line(format_args!("{left_over}no change of giveway is active"))?;
     }
     Ok(())
 }
@@ -121,16 +140,16 @@ fn print_ended(
     by_watchdog: Option<&String>,
 ) -> Result<()> {
     match (stopped, killed) {
-        (Some(pid), _) => print_line(format_args!("the daemon (pid {pid}) has undone its work and ended"))?,
+        (Some(pid), _) => print_line(format_args!("daemon (pid {pid}) stopped, its changes undone"))?,
         (None, Some(pid)) if is_removed => print_line(format_args!(
-            "the daemon (pid {pid}) could not be asked, since its state folder was removed, and was killed"
+            "daemon (pid {pid}) killed: its state folder was removed, so it could not be asked to stop"
         ))?,
-        (None, Some(pid)) => print_line(format_args!("the daemon (pid {pid}) did not answer and was killed"))?,
-        (None, None) => print_line("no daemon runs in this network namespace")?,
+        (None, Some(pid)) => print_line(format_args!("daemon (pid {pid}) killed: it did not answer"))?,
+        (None, None) => print_line("no daemon is running in this network namespace")?,
     }
     match by_watchdog {
-        Some(undone) => print_line(format_args!("put back by its watchdog: {undone}"))?,
-        None if is_removed => print_line("what its watchdog put back is in the daemon's log")?,
+        Some(undone) => print_line(format_args!("restored by its watchdog: {undone}"))?,
+        None if is_removed => print_line("the daemon's log lists what its watchdog restored")?,
         None => {}
     }
     Ok(())
@@ -138,16 +157,19 @@ fn print_ended(
 
 fn show_found(place: &Place, json: bool) -> Result<()> {
     let found = undo(place, true);
-    if json {
-        return print_json(
-            &json!({ "sockets_found": found.sockets, "estimated": found.lines, "failed": found.failed }),
-        );
-    }
-    let sockets = format!(
-        "{} sockets carry a setting of giveway's; nothing was changed\n",
-        found.sockets
-    );
-    print(&(sockets + &lines("to be restored", &found.lines) + &lines("cannot be restored", &found.failed)))
+    let plan = RevertPlan {
+        sockets_found: found.sockets as u64,
+        found: found.lines,
+        failed: found.failed,
+    };
+    print_output(json, &plan, || {
+        format!(
+            "{} sockets have a setting of giveway's; dry run, nothing changed\n{}{}",
+            plan.sockets_found,
+            lines("to be restored", &plan.found),
+            lines("cannot be restored", &plan.failed)
+        )
+    })
 }
 
 fn lines(what: &str, found: &[String]) -> String {

@@ -6,6 +6,7 @@
 //!   load       transfers to and from the peer          probes    what others wait for meanwhile
 //!   own        the user's own connections, without a peer         wakeups   how late this machine is
 //!   report     what is printed                          chart     the same as a picture
+//!   serve      the peer of another machine's test        wire      what both say to each other
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
@@ -36,13 +37,15 @@ mod load;
 mod own;
 mod probes;
 mod report;
+mod serve;
 mod wakeups;
+mod wire;
 
 const WAKEUPS: Question = question("wakeup_p99_us", Better::Lower, 1.0);
 /// The first is what a trial is sized for.
 const WITH_PEER: [Question; 6] = [
     question("rpm", Better::Higher, 0.0),
-    question("goodinstall_mbit", Better::Higher, 0.01),
+    question("goodput_up_mbit", Better::Higher, 0.01),
     question("goodput_down_mbit", Better::Higher, 0.01),
     question("retransmits_percent", Better::Lower, 0.01),
     question("late_percent", Better::Lower, 1.0),
@@ -126,9 +129,12 @@ struct Trial<'a> {
 }
 
 pub fn run(args: &TryArgs) -> Result<()> {
+    if let Some(address) = args.serve {
+        return serve::run(address);
+    }
     ensure!(
         geteuid().is_root(),
-        Usage("only root may pause giveway, which a trial does again and again; ask again with sudo".to_owned())
+        Usage("`giveway try` pauses giveway repeatedly, which only root may do: run it with sudo".to_owned())
     );
     let allowed = allowed_pairs(args)?;
     let [a, b, c, d, e, f, g, h, ..] = random()?;
@@ -145,7 +151,7 @@ pub fn run(args: &TryArgs) -> Result<()> {
     let status = client::status(&trial.place)?;
     ensure!(
         !status.network.policy.dry_run,
-        "the daemon runs with --dry-run: with it and without it are the same"
+        "the daemon runs with --dry-run, so there is nothing to compare"
     );
     let report = trial.run(allowed)?;
     if let Some(path) = &args.svg {
@@ -160,15 +166,15 @@ pub fn run(args: &TryArgs) -> Result<()> {
 
 /// Within the time that the user gives.
 fn allowed_pairs(args: &TryArgs) -> Result<usize> {
-    let pair_s = 2.0 * (args.interval + args.settle);
+    let pair_s = 2.0 * args.interval_s();
     let dry = if args.pairs.is_some() { 0 } else { DRY_PAIRS };
-    let allowed = (args.minutes * 60.0 / pair_s) as usize;
+    let allowed = (args.max_time.as_secs_f64() / pair_s) as usize;
     let least = LEAST_PAIRS + dry;
     ensure!(
         args.pairs.is_some() || allowed >= least,
         Usage(format!(
-            "the least, {LEAST_PAIRS} pairs and {dry} of the dry run, takes {:.1} min by --interval and --settle: allow more by \
-             --minutes",
+            "the minimum ({LEAST_PAIRS} pairs and {dry} of the dry run) takes {:.1} min with these \
+             --interval and --settle: raise --max-time",
             least as f64 * pair_s / 60.0
         ))
     );
@@ -199,9 +205,9 @@ impl Trial<'_> {
             peer: args.peer.map(|peer| peer.to_string()),
             background: args.background,
             seed: self.seed,
-            interval_s: args.interval,
-            settle_s: args.settle,
-            deadline_ms: args.deadline_ms,
+            interval_s: args.interval.as_secs_f64(),
+            settle_s: args.settle.as_secs_f64(),
+            deadline_ms: args.deadline.as_millis() as u64,
             sizing,
             answers: answers(self.seed, self.questions, &intervals),
             dry_run,
@@ -215,12 +221,12 @@ impl Trial<'_> {
         let expected = pairs_for(self.effect(), &differences, count).filter(|pairs| *pairs < MOST_PAIRS);
         if expected.is_none() && differences.len() < 2 {
             bail!(
-                "nothing of {} could be measured in the dry run: {}",
+                "the dry run measured no {}: {}",
                 question.name,
                 match self.args.peer {
                     Some(_) => "the peer did not answer",
                     None =>
-                        "no connection of this machine carried anything. Start what you want to compare, or use --peer",
+                        "no connection of this machine carried traffic: start the traffic to compare, or use --peer",
                 }
             );
         }
@@ -259,7 +265,7 @@ impl Trial<'_> {
         for (pair, with_first) in orders(self.seed.wrapping_add(part), most).into_iter().enumerate() {
             for with in [with_first, !with_first] {
                 let left = 2 * most - intervals.len();
-                let left_s = left as f64 * (self.args.interval + self.args.settle);
+                let left_s = left as f64 * self.args.interval_s();
                 let how = if with { "with giveway" } else { "without" };
                 let min = (left_s / 60.0).ceil();
                 let line = format!(
@@ -281,17 +287,17 @@ impl Trial<'_> {
         let args = self.args;
         // Also after an interval without it: the daemon takes a moment to notice that the connection is gone.
         self.await_installed()?;
-        let for_s = (args.interval + args.settle + LEEWAY_S).ceil() as u32;
+        let for_s = (args.interval_s() + LEEWAY_S).ceil() as u32;
         let pause = (!with).then(|| client::pause(&self.place, for_s).context("giveway cannot be paused"));
         let pause = pause.transpose()?;
-        let start = Instant::now() + Duration::from_secs_f64(args.settle);
-        let end = start + Duration::from_secs_f64(args.interval);
+        let start = Instant::now() + args.settle;
+        let end = start + args.interval;
         let values = self.measure(Window { start, end })?;
         if let Some(pause) = pause {
             ensure!(
                 pause.holds(),
-                "the daemon has ended the pause before the interval was over, so it shows nothing; \
-                 `giveway why` may say more"
+                "the daemon ended the pause before the interval was over, so the interval is void; `giveway why` \
+                 may say more"
             );
         }
         Ok(values)
@@ -304,7 +310,7 @@ impl Trial<'_> {
             let Some(by) = status.daemon.paused else { return Ok(()) };
             ensure!(
                 Instant::now() < until,
-                "giveway is paused by somebody else (uid {}): a trial needs it for itself",
+                "giveway is paused by another user (uid {}): wait until that pause ends",
                 by.uid
             );
             thread::sleep(Duration::from_millis(20));
@@ -322,11 +328,11 @@ impl Trial<'_> {
                     background: args.background,
                 };
                 let transfers = thread::spawn(move || load::run(plan, window));
-                let waited = probes::run(peer, Duration::from_millis(args.deadline_ms), window);
+                let waited = probes::run(peer, args.deadline, window);
                 let carried = transfers.join().map_err(|_| anyhow!("a thread has failed"))?;
                 of_peer(&carried?, &waited?)
             }
-            None => of_own(&own::run(&self.place, window)?, args.interval),
+            None => of_own(&own::run(&self.place, window)?, args.interval.as_secs_f64()),
         };
         let late = wakeups.join().map_err(|_| anyhow!("a thread has failed"))?;
         values.insert(WAKEUPS.name, late);
@@ -345,7 +351,7 @@ fn percent(part: u64, of: u64) -> f64 {
 
 fn of_peer(carried: &load::LoadResult, waited: &probes::ProbeResult) -> BTreeMap<&'static str, f64> {
     let mut values = BTreeMap::from([
-        ("goodinstall_mbit", mbit(carried.up_bytes_per_s)),
+        ("goodput_up_mbit", mbit(carried.up_bytes_per_s)),
         ("goodput_down_mbit", mbit(carried.down_bytes_per_s)),
         ("retransmits_percent", percent(carried.retransmitted, carried.sent)),
     ]);

@@ -81,15 +81,15 @@ fn admission(args: &WebArgs) -> Result<AccessPolicy> {
     }
     if !args.listen.ip().to_canonical().is_loopback() {
         let usage = format!(
-            "{} can be reached from other machines, and whoever does sees every user's connections: say --anyone as well if \
-             you want that, or reach the loopback by `ssh -L`",
+            "{} is reachable from other machines, which would see every user's connections: add --anyone to \
+             allow that, or use `ssh -L` to the loopback",
             args.listen
         );
         return Err(Usage(usage).into());
     }
     let mut users = vec![Uid::effective().as_raw(), 0];
     for name in &args.allowed {
-        users.push(uid_of(name).ok_or_else(|| Usage(format!("--allow {name}: there is no such user")))?);
+        users.push(uid_of(name).ok_or_else(|| Usage(format!("--allow {name}: no such user")))?);
     }
     Ok(AccessPolicy::Users(users))
 }
@@ -106,7 +106,7 @@ fn check_hosts(args: &WebArgs) -> Result<(), Usage> {
         return Ok(());
     }
     Err(Usage(format!(
-        "--host localhost: another user may serve under that name on ::1; open http://{}/ in place of it",
+        "--host localhost is refused: another user may serve that name on ::1; open http://{}/ instead",
         args.listen
     )))
 }
@@ -133,13 +133,13 @@ async fn serve(args: &WebArgs, feed: Feed, admission: AccessPolicy) -> Result<()
 }
 
 fn announce(at: SocketAddr, admission: &AccessPolicy) {
-    tracing::info!("http://{at}/ shows what is active; Prometheus finds it at /metrics");
+    tracing::info!("page: http://{at}/  Prometheus: http://{at}/metrics");
     if let AccessPolicy::Anyone = admission {
         let who = match at.ip().is_loopback() {
             true => "every user of this machine",
             false => "every machine that reaches this address",
         };
-        tracing::warn!("{who} sees every user's connections there, unencrypted (--anyone)");
+        tracing::warn!("warning: {who} can see every user's connections there, unencrypted (--anyone)");
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::net::SocketAddr;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use giveway_engine::change::{KEPT, Latest, Setting, Subject};
 use giveway_engine::enforcement::Enforcement;
@@ -16,7 +16,6 @@ use giveway_engine::queue::measured::MeasuredView;
 use giveway_engine::queue::traffic::Refusal;
 use giveway_engine::status::{FlowView, Status};
 use serde::Serialize;
-use serde_json::json;
 
 use crate::commands::args::Json;
 use crate::commands::clock::moment;
@@ -53,12 +52,14 @@ pub enum About {
 }
 
 /// All that is known of it.
+#[derive(Serialize)]
 pub struct Explanation<'a> {
     changes: Vec<&'a Latest>,
     refusals: Vec<&'a Refusal>,
     classes: Vec<ClassifiedFlow<'a>>,
     rates: Vec<(&'a str, MeasuredView)>,
     elsewhere: Vec<&'a ElsewhereView>,
+    #[serde(skip)]
     dry_run: bool,
 }
 
@@ -66,17 +67,23 @@ pub fn run(args: &WhyArgs) -> Result<()> {
     let status = client::status(&Place::here()?)?;
     let about = args.subject.clone().map_or(About::All, About::Word);
     let explanation = Explanation::of(&status, &about);
-    if args.output.json {
-        return print_json(&explanation.json());
-    }
     let mut lines = explanation.lines();
+    let is_unknown = lines.is_empty();
+    if args.output.json {
+        print_json(&explanation)?;
+    }
+    match &args.subject {
+        Some(subject) if is_unknown => bail!(nothing(subject, &status)),
+        _ if args.output.json => return Ok(()),
+        _ => {}
+    }
     if let Some(paused) = &status.daemon.paused {
         let pid = paused.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-        let line = format!("paused by uid {}{pid}: nothing is active now", paused.uid);
+        let line = format!("paused by uid {}{pid}: all changes are undone for now", paused.uid);
         lines.insert(0, line);
     }
-    if lines.is_empty() {
-        return print(&nothing(args.subject.as_deref(), &status));
+    if is_unknown {
+        lines.push("giveway has changed nothing".to_owned());
     }
     let columns = terminal_columns();
     let lines = lines.iter().map(|line| hanging("", 4, line, columns) + "\n");
@@ -128,7 +135,7 @@ impl<'a> Explanation<'a> {
         let changes = self.changes.iter().map(|latest| change_line(latest, self.dry_run));
         let elsewhere = self.elsewhere.iter().map(|process| {
             format!(
-                "process {} ({}): what `giveway exec` was asked for it is not enforced: {}",
+                "process {} ({}): class or limit of `giveway exec` not enforced: {}",
                 process.pid, process.command, process.reason
             )
         });
@@ -138,20 +145,6 @@ impl<'a> Explanation<'a> {
             .chain(refusals)
             .chain(changes)
             .collect()
-    }
-
-    fn json(&self) -> serde_json::Value {
-        let Self {
-            changes,
-            refusals,
-            classes,
-            rates,
-            elsewhere,
-            dry_run: _,
-        } = self;
-        json!({
-            "changes": changes, "refusals": refusals, "classes": classes, "rates": rates, "elsewhere": elsewhere
-        })
     }
 }
 
@@ -204,10 +197,7 @@ impl About {
     }
 }
 
-fn nothing(subject: Option<&str>, status: &Status) -> String {
-    let Some(subject) = subject else {
-        return "giveway has changed nothing\n".to_owned();
-    };
+fn nothing(subject: &str, status: &Status) -> String {
     let network = &status.network;
     let owners = network.flows.iter().chain(&network.datagrams).filter_map(|view| {
         let owner = view.flow.owner.as_ref()?;
@@ -227,12 +217,12 @@ fn nothing(subject: Option<&str>, status: &Status) -> String {
     let near = near(subject, owners.chain(processes).chain(links));
     let near = match near.is_empty() {
         true => String::new(),
-        false => format!(" Near it: {}.", near.join(", ")),
+        false => format!(" Similar: {}.", near.join(", ")),
     };
     format!(
-        "no open connection, process, device or rule goes by `{subject}` now, and giveway remembers no change of \
-         it.{near} `giveway status` lists what is open; `giveway why` alone shows all changes that are remembered, the \
-         latest {KEPT}\n"
+        "nothing found for `{subject}`: no open connection, process, link or rule, and no recorded \
+         change.{near} `giveway status` lists open connections; `giveway why` alone shows the latest \
+         {KEPT} changes"
     )
 }
 
@@ -385,10 +375,10 @@ impl<'a> ClassifiedFlow<'a> {
     }
 
     fn line(&self) -> String {
-        let marked = self.mark.map(|dscp| format!("; its packets are marked {dscp}"));
+        let marked = self.mark.map(|dscp| format!("; DSCP {dscp}"));
         let enforced: String = self.shown_enforcement.iter().map(|line| format!("; {line}")).collect();
         format!(
-            "socket {}, {} to {}, is {} now; rule {}: {}{}{enforced}",
+            "socket {}, {} to {}: class {}, rule {}: {}{}{enforced}",
             self.cookie.0,
             self.local,
             self.shown_remote,
@@ -431,7 +421,7 @@ fn refusal_line(refusal: &Refusal, times: usize) -> String {
         .cast_signed()
         .wrapping_sub(refusal.t_ns.cast_signed());
     format!(
-        "{}: a packet {packet} was not sent because {}: {} us were left, {} us is its work for the link",
+        "{}: refused a packet {packet} because {}: {} us left, {} us needed on the link",
         when(refusal.t_ns, times as u64),
         refusal.reason.shown(),
         left_ns / 1000,

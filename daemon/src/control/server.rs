@@ -19,12 +19,12 @@ use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::{ActiveNow, Answer, ByHandNow, ChoiceOutcome, LONGEST_PAUSE_FOR_S, ReloadSummary, Request};
+use super::{Answer, ByHandNow, ChoiceOutcome, FocusNow, LONGEST_PAUSE_FOR_S, ReloadSummary, Request};
 use crate::kernel::now;
 use crate::place::Place;
 use crate::run::priority::Client;
 use crate::words::json_line;
-use giveway_engine::config::PriorityLimitsSection;
+use giveway_engine::config::{Config, PriorityLimitsSection, PrioritySection};
 use giveway_engine::model::{Class, Rates};
 use giveway_engine::priority::PriorityStatus;
 use giveway_engine::queue::links::LinkRates;
@@ -32,7 +32,7 @@ use giveway_engine::rate::bytes_per_s;
 use giveway_engine::record::{Header, Record, What};
 use giveway_engine::status::{PausedView, Status};
 
-mod realtime;
+mod priority;
 mod shares;
 
 use shares::{AFTER_MUCH, BETWEEN_REQUESTS, Shares, UserSlot};
@@ -58,10 +58,10 @@ pub enum Call {
         answer: oneshot::Sender<Result<ChoiceOutcome, String>>,
     },
     /// One of the three requests about what is active.
-    Active {
+    Focus {
         request: Request,
         asker: Asker,
-        answer: oneshot::Sender<Result<ActiveNow, String>>,
+        answer: oneshot::Sender<Result<FocusNow, String>>,
     },
     /// Nothing is active for so long, or until nobody holds the other end of `held`, where there is one.
     Pause {
@@ -80,6 +80,7 @@ pub enum Call {
     },
     /// The rules for classes are read again.
     Reload(oneshot::Sender<Result<ReloadSummary, String>>),
+    Config(oneshot::Sender<Config>),
     /// The daemon ends; dropping the sender ends the connection.
     Stop(mpsc::Sender<()>),
 }
@@ -252,6 +253,7 @@ async fn answer_request(
             status.add_priority(handlers.realtime.status().await);
             write_line(&mut stream, &Answer::Ok(status)).await
         }
+        Request::Config => write_line(&mut stream, &Answer::Ok(handlers.call(Call::Config).await?)).await,
         Request::Record => {
             let (header, records) = handlers.call(Call::Record).await?;
             write_line(&mut stream, &Answer::Ok(header)).await?;
@@ -262,11 +264,25 @@ async fn answer_request(
             let call = |answer| Call::ByHand { request, asker, answer };
             respond(&mut stream, handlers.call(call).await?).await
         }
-        Request::RealtimeAdd { .. } | Request::RealtimeRemove { .. } | Request::Launch { .. } => {
-            let outcome = realtime::change(&handlers, request, &peer, gids).await;
-            respond(&mut stream, outcome).await
+        Request::PriorityAdd { rule } => {
+            let added = priority::add(&handlers, *rule, peer.uid(), gids).await;
+            respond(&mut stream, added).await
         }
-        Request::RealtimeList => {
+        Request::PriorityRemove { name } => {
+            let removed = priority::remove(&handlers, name, peer.uid(), &gids).await;
+            respond(&mut stream, removed).await
+        }
+        Request::Launch { policy, priority, cpus } => {
+            let rule = PrioritySection {
+                policy,
+                priority,
+                cpus,
+                ..PrioritySection::default()
+            };
+            let terms = priority::launch(&handlers, rule, &peer, gids).await;
+            respond(&mut stream, terms).await
+        }
+        Request::PriorityList => {
             let view = handlers.priority(peer.uid(), &gids, is_reader).await;
             respond(&mut stream, view).await
         }
@@ -282,9 +298,9 @@ async fn answer_request(
             };
             respond(&mut stream, chosen).await
         }
-        Request::Active { .. } | Request::ActiveNone | Request::ActiveList => {
+        Request::Focus { .. } | Request::FocusClear | Request::FocusShow => {
             let asker = Asker::of(&peer, is_reader);
-            let call = |answer| Call::Active { request, asker, answer };
+            let call = |answer| Call::Focus { request, asker, answer };
             respond(&mut stream, handlers.call(call).await?).await
         }
         Request::Reload => respond(&mut stream, handlers.call(Call::Reload).await?).await,
@@ -451,12 +467,12 @@ fn authorise(request: &Request, uid: u32, is_reader: bool, may_choose: &[Class])
         | Request::Set { .. }
         | Request::Clear { .. }
         | Request::ByHand
-        | Request::Active { .. }
-        | Request::ActiveNone
-        | Request::ActiveList
-        | Request::RealtimeAdd { .. }
-        | Request::RealtimeRemove { .. }
-        | Request::RealtimeList
+        | Request::Focus { .. }
+        | Request::FocusClear
+        | Request::FocusShow
+        | Request::PriorityAdd { .. }
+        | Request::PriorityRemove { .. }
+        | Request::PriorityList
         | Request::Launch { .. } => Ok(()),
         _ if is_reader => Ok(()),
         _ => Err("only root and the members of the group in [control] (by default `giveway`) may ask this: try it with `sudo`, or \

@@ -45,16 +45,16 @@ use crate::run::priority::PriorityThread;
 use crate::run::priority::receive::Receiver;
 use crate::watchdog::guarded::GuardedDaemon;
 use actions::LogQuota;
-use active::ActiveClaims;
 use by_hand::ByHand;
+use focus::FocusClaims;
 use pause::Pause;
 use records::Records;
 use rules::ClassRules;
 
 mod actions;
-mod active;
 mod by_hand;
 mod end;
+mod focus;
 mod pause;
 mod records;
 mod requests;
@@ -119,7 +119,7 @@ struct Running {
     told_of_older: bool,
     /// Why there is no watchdog, or none that is known to live.
     unguarded: Option<String>,
-    active: ActiveClaims,
+    active: FocusClaims,
     by_hand: ByHand,
     pause: Option<Pause>,
     records: Records,
@@ -162,7 +162,7 @@ impl Daemon {
             alone_because: None,
             told_of_older: false,
             unguarded: None,
-            active: ActiveClaims::default(),
+            active: FocusClaims::default(),
             by_hand: ByHand::default(),
             pause: None,
             records: Records::default(),

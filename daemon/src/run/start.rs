@@ -60,7 +60,7 @@ const RULES_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
 pub struct RunArgs {
-    /// The configuration (see `giveway config`); else /etc/giveway/giveway.toml, and the defaults where there is no such file
+    /// The configuration (see `giveway config default`); else /etc/giveway/giveway.toml, and the defaults where there is no such file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// A managed interface, once for each, that of the access point first; those with a default route if absent
@@ -76,6 +76,23 @@ pub struct RunArgs {
     /// Where systemd-logind tells of seats and sessions, in place of /run/systemd (for tests)
     #[arg(long, value_name = "FOLDER", hide = true)]
     pub sessions: Option<String>,
+    /// Log more: each decision
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub verbose: bool,
+    /// Log only warnings and errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+impl RunArgs {
+    /// Of the log, where GIVEWAY_LOG says nothing.
+    pub fn log_level(&self) -> &'static str {
+        match (self.verbose, self.quiet) {
+            (true, _) => "debug",
+            (_, true) => "warn",
+            _ => "info",
+        }
+    }
 }
 
 /// `begun`: when this process did, as [`StartMoment::now`] says.

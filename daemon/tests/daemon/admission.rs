@@ -126,7 +126,7 @@ fn every_refusal_of_a_deadline_is_told_to_its_sender() {
     });
     let reason = String::from_utf8(giveway(&["why", "queue"]).stdout).unwrap();
     assert!(
-        reason.contains("a packet to ") && reason.contains(" us were left"),
+        reason.contains("a packet to ") && reason.contains(" us left"),
         "{reason}"
     );
 }

@@ -156,12 +156,12 @@ fn a_check_warns_of_a_rule_whose_executable_is_a_link_to_a_file_that_runs_under_
         println!("{name} {more:?}: {found}");
         found
             .lines()
-            .find(|line| line.contains("names everything"))
+            .find(|line| line.contains("matches everything"))
             .map(str::to_owned)
     };
     for (name, file) in [("rclone", "snap"), ("editor", "nano"), ("venv/bin/tool", "tool3.11")] {
         let reason = format!(
-            "names everything that runs {} ({} is a link to it): use cmdline or unit",
+            "matches everything that runs {} ({} is a link to it): use cmdline or unit",
             at(file),
             at(name)
         );
@@ -175,5 +175,5 @@ fn a_check_warns_of_a_rule_whose_executable_is_a_link_to_a_file_that_runs_under_
     }
     let text = format!("[[priority]]\nuser = \"root\"\nexe = \"{}\"\n", at("rclone"));
     let output = told(&check(&Scratch::new("realtime.toml", &text), &[]));
-    assert!(output.contains("rclone names everything that runs"), "{output}");
+    assert!(output.contains("rclone matches everything that runs"), "{output}");
 }

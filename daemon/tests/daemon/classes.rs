@@ -428,7 +428,10 @@ fn a_rate_limit_that_nothing_enforces_is_told_of() {
     let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
     let daemon = Daemon::start(&arguments);
     let warnings = daemon.status()["warnings"].to_string();
-    assert!(warnings.contains("upload limits of rules do not hold"), "{warnings}");
+    assert!(
+        warnings.contains("upload limits of rules are not enforced"),
+        "{warnings}"
+    );
 }
 
 #[test]
@@ -509,7 +512,7 @@ fn an_open_socket_is_shown_with_its_mark() {
     rules.write("50-test.toml", &rule(&format!("port = {port}"), "background"));
     let _daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
     let reason = || String::from_utf8(giveway(&["why", &port.to_string()]).stdout).unwrap();
-    until("its mark is told", || reason().contains("its packets are marked LE"));
+    until("its mark is told", || reason().contains("DSCP LE"));
 }
 
 /// A daemon with these rules and a queue of 10 Mbit/s.
@@ -904,7 +907,7 @@ fn users_choose_only_what_the_configuration_lets_them() {
     assert!(code == 125 && line.contains("users may choose: bulk"), "{line}");
     let ran = copy.as_nobody(&["exec", "--class", "background", "--", "sh", "-c", "exit 7"]);
     let (line, code) = failure(&ran);
-    assert!(code == 7 && line.contains("the command runs without it"), "{line}");
+    assert!(code == 7 && line.contains("running the command without it"), "{line}");
 }
 
 #[test]
@@ -920,7 +923,7 @@ fn files_are_checked_without_a_daemon() {
     let told = String::from_utf8(output.stderr).unwrap();
     let lines: Vec<&str> = told.lines().collect();
     assert_eq!((output.status.code(), lines.len()), (Some(2), 3), "{told}");
-    assert!(lines[2].contains("a running daemon goes on as it is"), "{told}");
+    assert!(lines[2].contains("a running daemon keeps its configuration"), "{told}");
     assert!(lines[0].contains("bad.toml:2: `cap`: does not belong"), "{told}");
     assert!(
         lines[1].contains("giveway.toml:3: unknown key `cap.capacity`"),
@@ -954,9 +957,9 @@ fn a_check_names_the_rules_that_do_nothing() {
     );
     assert!(lines[4].contains("the path of a cgroup begins with /"), "{told}");
     assert!(lines[5].contains("the name of a unit has a suffix"), "{told}");
-    assert!(lines[6].contains("there is no interface wlan7"), "{told}");
+    assert!(lines[6].contains("no interface wlan7"), "{told}");
     assert!(
-        lines[3].contains("is a script, and the executable is its interpreter"),
+        lines[3].contains("is a script, whose executable is its interpreter"),
         "{told}"
     );
     assert!(lines[1].contains(":4: never counts: the rule at "), "{told}");
@@ -972,8 +975,8 @@ fn a_check_names_the_keys_that_do_nothing() {
     let key = "[group]\nkey_file = \"/etc/giveway/group.key\"\n";
     let found = |more: &str| format!("[cap]\npolicy = \"estimated\"\n{more}\n{key}");
     for (text, told) in [
-        ("[cap]\npolicy = \"estimated\"\n".to_owned(), "finds a share alone"),
-        ("[cap]\nprefer = \"delay\"\n".to_owned(), "prefer does not count"),
+        ("[cap]\npolicy = \"estimated\"\n".to_owned(), "estimates a share alone"),
+        ("[cap]\nprefer = \"delay\"\n".to_owned(), "prefer has no effect"),
         (
             "[link]\nrate_mbit = \"auto\"\n[queue]\nbackend = \"htb\"\n".to_owned(),
             "excludes",
@@ -982,15 +985,15 @@ fn a_check_names_the_keys_that_do_nothing() {
             "[[uplink]]\ninterface = \"lo\"\nrate_mbit = \"auto\"\n[queue]\nbackend = \"none\"\n".to_owned(),
             "[[uplink]] rate_mbit = \"auto\" finds nothing",
         ),
-        ("[cap]\nfloor_mbit = 2\n".to_owned(), "floor_mbit does not count"),
+        ("[cap]\nfloor_mbit = 2\n".to_owned(), "floor_mbit has no effect"),
         (format!("[cap]\nrtt_ms = 100\n{key}"), "rtt_ms does not count"),
-        (format!("[link]\nrate_mbit = \"auto\"\n{key}"), "was not measured"),
+        (format!("[link]\nrate_mbit = \"auto\"\n{key}"), "is untested"),
         (found("fixed_segments = 30"), "fixed_segments does not count"),
         (found("rtt_ms = 100"), "rtt_ms does not count"),
         (found("margin_bytes = 1500"), "margin_bytes does not count"),
-        (found("floor_mbit = 1e5"), "limits never bind"),
-        (found("floor_mbit = 20\n[link]\nrate_mbit = 20"), "limits never bind"),
-        (found("[monitor]\npolls_per_second = 1"), "it comes late"),
+        (found("floor_mbit = 1e5"), "caps never apply"),
+        (found("floor_mbit = 20\n[link]\nrate_mbit = 20"), "caps never apply"),
+        (found("[monitor]\npolls_per_second = 1"), "it reacts late"),
         (found("floor_mbit = 2\n[link]\nrate_mbit = 20"), "giveway.toml: ok\n"),
         (found("prefer = \"delay\""), "giveway.toml: ok\n"),
     ] {

@@ -78,7 +78,7 @@ fn code(arguments: &[&str], out: Reader, err: Reader) -> i32 {
 fn no_command_loses_its_exit_code_to_an_output_that_is_closed_full_or_unread() {
     let _lab = Lab::enter();
     let _daemon = Daemon::start(&["--interface", "gwv"]);
-    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/compatibility/record-2.jsonl");
+    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/compatibility/record-1.jsonl");
     let (svg, key, toml) = (
         Scratch::new("picture.svg", ""),
         Scratch::new("a.key", ""),
@@ -91,9 +91,9 @@ fn no_command_loses_its_exit_code_to_an_output_that_is_closed_full_or_unread() {
         "--pairs",
         "20",
         "--interval",
-        "0.2",
+        "200ms",
         "--settle",
-        "0.1",
+        "100ms",
     ];
     // How each is called, its exit code, and whether its output is what it is for.
     let calls: &[(&[&str], i32, bool)] = &[
@@ -106,11 +106,11 @@ fn no_command_loses_its_exit_code_to_an_output_that_is_closed_full_or_unread() {
         (&["doctor"], 0, true),
         (&["record", "/nowhere/record"], 1, false),
         (&TRIES, 1, false),
-        (&["peer", "--listen", "192.0.2.99:1"], 1, false),
+        (&["try", "--serve", "192.0.2.99:1"], 1, false),
         (&["jitter", "--wakeups", "5", "--no-causes"], 0, true),
         (&["jitter", "--wakeups", "5", "--no-causes", "--json"], 0, true),
         (&["plot", record, "-o", svg.path()], 0, true),
-        (&["active"], 0, true),
+        (&["focus", "show"], 0, true),
         (&["class", "list"], 0, true),
         (&["class", "set", "192.0.2.7:873", "background"], 0, true),
         (&["limit", "list"], 0, true),
@@ -119,10 +119,12 @@ fn no_command_loses_its_exit_code_to_an_output_that_is_closed_full_or_unread() {
         (&["resume"], 0, true),
         (&["limit", "set", "192.0.2.7:873", "--up", "2.5"], 2, false),
         (&["exec", "--", "sh", "-c", "exit 7"], 7, false),
-        (&["realtime", "list"], 0, true),
-        (&["realtime", "remove", "none"], 1, false),
+        (&["priority", "list"], 0, true),
+        (&["priority", "remove", "none"], 1, false),
         (&["reload"], 0, true),
-        (&["config"], 0, true),
+        (&["completions", "bash"], 0, true),
+        (&["config", "default"], 0, true),
+        (&["config", "show"], 0, true),
         (&["config", "check", toml.path()], 0, true),
         (&["watchdog"], 1, false),
         (&["revert", "--dry-run"], 0, true),
@@ -413,9 +415,13 @@ fn an_answer_is_whole_though_the_caller_left_its_pipe_without_waiting() {
     // Full but for a page.
     // SAFETY: takes no pointers.
     unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
-    let mut child = Command::new(program()).arg("config").stdout(writer).spawn().unwrap();
+    let mut child = Command::new(program())
+        .args(["config", "default"])
+        .stdout(writer)
+        .spawn()
+        .unwrap();
     let mut text = String::new();
     reader.read_to_string(&mut text).unwrap();
     assert!(child.wait().unwrap().success());
-    assert_eq!(text.as_bytes(), giveway(&["config"]).stdout);
+    assert_eq!(text.as_bytes(), giveway(&["config", "default"]).stdout);
 }

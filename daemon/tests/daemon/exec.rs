@@ -48,14 +48,14 @@ fn what_cannot_be_run_has_the_codes_of_env() {
 #[test]
 fn without_a_daemon_the_command_runs_and_a_line_says_what_it_lacks() {
     let _lab = Lab::enter();
-    let ran = giveway(&["exec", "--realtime", "10", "--", "sh", "-c", "exit 7"]);
+    let ran = giveway(&["exec", "--priority", "10", "--", "sh", "-c", "exit 7"]);
     let (line, code) = failure(&ran);
     assert!(
-        code == 7 && line.contains("runs without it") && line.contains("giveway run"),
+        code == 7 && line.contains("running the command without it") && line.contains("giveway run"),
         "{line}"
     );
-    let (line, code) = failure(&giveway(&["exec", "--realtime", "10", "--require", "--", "true"]));
-    assert!(code == 125 && line.contains("was not run"), "{line}");
+    let (line, code) = failure(&giveway(&["exec", "--priority", "10", "--require", "--", "true"]));
+    assert!(code == 125 && line.contains("command not run"), "{line}");
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn root_gets_the_priority_with_a_limit_and_children_do_not_inherit_it() {
     let daemon = Daemon::start(&["--interface", "gwv"]);
     let ran = giveway(&[
         "exec",
-        "--realtime",
+        "--priority",
         "10",
         "--require",
         "--",
@@ -97,14 +97,14 @@ fn a_user_gets_what_the_configuration_grants_and_no_more() {
     );
     let daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
     let copy = Copy::new("granted");
-    let within = copy.as_nobody(&["exec", "--realtime", "5", "--require", "--", "sh", "-c", SHOW]);
+    let within = copy.as_nobody(&["exec", "--priority", "5", "--require", "--", "sh", "-c", SHOW]);
     assert!(shown(&within).contains("SCHED_FIFO"), "{within:?}");
-    let (line, code) = failure(&copy.as_nobody(&["exec", "--realtime", "6", "--require", "--", "true"]));
+    let (line, code) = failure(&copy.as_nobody(&["exec", "--priority", "6", "--require", "--", "true"]));
     assert!(code == 125 && line.contains("from 1 to 5"), "{line}");
     let (line, _) =
-        failure(&copy.as_nobody(&["realtime", "add", "--exe", "/bin/sh", "--user", "0", "--priority", "5"]));
+        failure(&copy.as_nobody(&["priority", "add", "--exe", "/bin/sh", "--user", "0", "--priority", "5"]));
     assert!(line.contains("processes of their own"), "{line}");
-    let listed = copy.as_nobody(&["realtime", "list"]);
+    let listed = copy.as_nobody(&["priority", "list"]);
     assert!(listed.status.success(), "what is the user's own: {listed:?}");
     let (line, _) = failure(&copy.as_nobody(&["status"]));
     assert!(line.contains("only root and the members of the group"), "{line}");
@@ -119,7 +119,7 @@ fn who_lowers_what_it_was_given_has_not_escaped() {
     let daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
     let copy = Copy::new("lower");
     let script = "chrt -R -f -p 4 $$; read x";
-    let arguments = ["exec", "--realtime", "5", "--require", "--", "sh", "-c", script];
+    let arguments = ["exec", "--priority", "5", "--require", "--", "sh", "-c", script];
     let mut command = copy.command(&arguments);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     let policy = || {
@@ -144,8 +144,8 @@ fn who_asks_again_for_what_cannot_be_had_keeps_nothing() {
     let config = Scratch::new("again.toml", &grant);
     let daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
     let copy = Copy::new("again");
-    let first = ["exec", "--realtime", "5", "--require", "--", "/proc/self/exe"];
-    let no_such_cpu = ["exec", "--realtime", "5", "--cpus", "8000", "--"];
+    let first = ["exec", "--priority", "5", "--require", "--", "/proc/self/exe"];
+    let no_such_cpu = ["exec", "--priority", "5", "--cpus", "8000", "--"];
     let arguments = [&first[..], &no_such_cpu, &["sh", "-c", SHOW]].concat();
     let again = copy.as_nobody(&arguments);
     assert!(shown(&again).contains("SCHED_OTHER"), "{again:?}");

@@ -232,8 +232,8 @@ fn who_asks_a_daemon_that_hangs_is_told_so_and_exec_runs_its_command() {
         "class list",
         "realtime list",
         "record -",
-        "exec --realtime 10 --require -- true",
-        "exec --realtime 10 -- sh -c true",
+        "exec --priority 10 --require -- true",
+        "exec --priority 10 -- sh -c true",
     ];
     let asking = questions.map(|question| thread::spawn(move || bounded(&question.split(' ').collect::<Vec<_>>())));
     for (question, asked) in questions.iter().zip(asking) {
@@ -259,7 +259,7 @@ fn who_asks_a_daemon_that_hangs_is_told_so_and_exec_runs_its_command() {
     let (reverted, took) = bounded(&["revert"]);
     let text = String::from_utf8_lossy(&reverted.stdout).into_owned();
     assert!(
-        reverted.status.success() && text.contains("was killed"),
+        reverted.status.success() && text.contains("killed: it did not answer"),
         "{took:?}: {reverted:?}"
     );
     assert_eq!(all.installed(), Vec::<&str>::new());
@@ -359,7 +359,7 @@ fn a_dry_run_ends_no_watchdog_that_is_still_at_work() {
         code == 1 && line.contains(&format!("(pid {watchdog}) is not done")),
         "{code}: {line}"
     );
-    assert_eq!(all.installed().len(), 3, "nothing was changed");
+    assert_eq!(all.installed().len(), 3, "nothing changed");
     signal(watchdog, Signal::SIGCONT);
     all.is_undone_within(ANSWER);
 }

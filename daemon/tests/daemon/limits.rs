@@ -169,7 +169,7 @@ fn who_may_have_no_real_time_takes_none_of_its_threads() {
     let launch = json!({"request": "launch", "policy": "fifo", "priority": 5, "cpus": []});
     let before = cpu_of(&daemon, "giveway-rt");
     as_user(NOBODY, || {
-        let remove = json!({"request": "realtime_remove", "name": "somebody's"});
+        let remove = json!({"request": "priority_remove", "name": "somebody's"});
         for request in [&launch, &remove].into_iter().cycle().take(100) {
             let refused = ask(request);
             assert!(
@@ -192,7 +192,7 @@ fn a_granted_user_lists_what_is_their_own_and_nobody_else_does() {
         &format!("{rule}[[grant]]\nuser = \"{NOBODY}\"\nmax_priority = 5\n"),
     );
     let _daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
-    let list = || ask(&json!({"request": "realtime_list"}));
+    let list = || ask(&json!({"request": "priority_list"}));
     // What is told of root's rules names their paths.
     fs::set_permissions(&of_root.0, fs::Permissions::from_mode(0o777)).unwrap();
     let is_told = |status: Value| status.to_string().contains("others than root may write to");
@@ -205,15 +205,15 @@ fn a_granted_user_lists_what_is_their_own_and_nobody_else_does() {
         let all = list["ok"][of].as_array().unwrap_or_else(|| panic!("{list}"));
         all.iter().map(|one| one[name].as_str().unwrap().to_owned()).collect()
     };
-    let added = as_user(NOBODY, || ask(&json!({"request": "realtime_add", "rule": own})));
+    let added = as_user(NOBODY, || ask(&json!({"request": "priority_add", "rule": own})));
     assert!(added["error"].is_null(), "{added}");
     until("root sees everything", || {
         let all = list();
-        names(&all, "rules", "name") == ["of root", "own"] && names(&all, "held", "rule") == ["of root"]
+        names(&all, "rules", "name") == ["of root", "own"] && names(&all, "processes", "rule") == ["of root"]
     });
     let of_user = as_user(NOBODY, list);
     assert_eq!(names(&of_user, "rules", "name"), ["own"]);
-    assert_eq!(names(&of_user, "held", "rule"), Vec::<String>::new());
+    assert_eq!(names(&of_user, "processes", "rule"), Vec::<String>::new());
     let refused = as_user(SOMEBODY_ELSE, list);
     assert!(
         error_of(&refused).contains("grants uid 65533 no real time"),
@@ -228,7 +228,7 @@ fn requests_that_make_much_work_come_one_after_another_over_whatever_connections
     let _daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
     let ask_four = || {
         for _ in 0..4 {
-            let listed = ask(&json!({"request": "realtime_list"}));
+            let listed = ask(&json!({"request": "priority_list"}));
             assert!(listed["error"].is_null(), "{listed}");
         }
     };
@@ -316,10 +316,10 @@ fn a_users_rules_cost_little_whatever_they_say() {
     let daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
     let add = |number: usize, pattern: &str| {
         let rule = json!({"name": format!("r{number}"), "cmdline": pattern, "user": NOBODY.to_string(), "priority": 5});
-        as_user(NOBODY, || ask(&json!({"request": "realtime_add", "rule": rule})))
+        as_user(NOBODY, || ask(&json!({"request": "priority_add", "rule": rule})))
     };
     let marker = json!({"name": "marker", "exe": "/bin/sleep", "user": NOBODY.to_string(), "priority": 5});
-    let added = as_user(NOBODY, || ask(&json!({"request": "realtime_add", "rule": marker})));
+    let added = as_user(NOBODY, || ask(&json!({"request": "priority_add", "rule": marker})));
     assert!(added["error"].is_null(), "{added}");
     // It nearly fits everywhere in what is started.
     let pattern = format!("*{}b*", "a".repeat(60));

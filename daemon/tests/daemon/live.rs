@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::active::Group as Cgroup;
 use super::download::{mbit_of, passed_mbit, source};
+use super::focus::Group as Cgroup;
 use super::limits::{as_user, ask};
 use super::nice::{Group, NICE, ORDINARY, is};
 use crate::support::lab::{FAR_V4, Lab, run};
@@ -510,7 +510,7 @@ fn a_user_sets_what_is_their_own_and_only_what_they_may_choose() {
     assert!(line.contains("only root may set a link's rate"), "{line}");
     for command in ["pause", "resume"] {
         let (line, _) = failure(&copy.as_nobody(&[command]));
-        assert!(line.contains("only root may pause"), "{line}");
+        assert!(line.contains("which only root may do"), "{line}");
     }
     // They see their own, and clear no other's.
     done(&["class", "set", &roots, "bulk"]);
@@ -744,9 +744,9 @@ fn a_pause_takes_everything_back_until_it_is_over_or_ended() {
     until("nothing is limited", || stage.is_above(12.0));
     let shown = done(&["status"]);
     assert!(shown.contains("nothing is active, until `giveway resume`"), "{shown}");
-    assert_eq!(done(&["resume"]), "everything is active again\n");
+    assert_eq!(done(&["resume"]), "resumed: all changes are active again\n");
     until("it is limited again", || stage.mbit() < 4.3);
-    assert_eq!(done(&["resume"]), "it was not paused\n");
+    assert_eq!(done(&["resume"]), "not paused\n");
     done(&["pause", "--for", "2s"]);
     assert!(is_paused());
     until("its time is over", || !is_paused());

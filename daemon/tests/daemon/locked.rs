@@ -128,7 +128,7 @@ fn a_daemon_is_not_paused_beside_a_locked_socket() {
     let (victim, _far) = lab.connect(FAR_V4);
     let _held = Held::socket(&victim);
     until("it says so", || says(&daemon, "keeps a TCP socket locked"));
-    let tried = giveway(&["try", "--pairs", "20", "--interval", "0.1", "--settle", "0.1"]);
+    let tried = giveway(&["try", "--pairs", "20", "--interval", "100ms", "--settle", "100ms"]);
     let told = String::from_utf8_lossy(&tried.stderr);
     assert_eq!(tried.status.code(), Some(1), "{told}");
     assert!(told.contains("cannot be revoked now"), "{told}");

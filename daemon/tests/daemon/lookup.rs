@@ -96,7 +96,7 @@ fn a_users_rule_for_a_path_that_never_answers_keeps_nobody_waiting() {
     let held = Held::directory(folder);
     for name in ["one", "two", "three"] {
         let path = folder.join(name).display().to_string();
-        let add = ["realtime", "add", "--exe", &path, "--priority", "5"];
+        let add = ["priority", "add", "--exe", &path, "--priority", "5"];
         let (refused, _) = ended(&mut copy.command(&add));
         let line = String::from_utf8_lossy(&refused.stderr);
         assert!(
@@ -109,7 +109,7 @@ fn a_users_rule_for_a_path_that_never_answers_keeps_nobody_waiting() {
     status_answers_in_time();
     // Another user's rule is looked up meanwhile, and root's.
     let more = shell("more");
-    let add = ["realtime", "add", "--exe", more.path(), "--priority", "11"];
+    let add = ["priority", "add", "--exe", more.path(), "--priority", "11"];
     let (added, _) = ended(Command::new(program()).args(add));
     assert!(added.status.success(), "{added:?}");
     let later = waiting(&more, 0);
@@ -139,7 +139,7 @@ fn paths_of_roots_that_a_user_keeps_from_answering_keep_no_other_of_roots_waitin
         warnings.matches("does not say what it is").count() == 3
     });
     let more = shell("others");
-    let add = ["realtime", "add", "--exe", more.path(), "--priority", "11"];
+    let add = ["priority", "add", "--exe", more.path(), "--priority", "11"];
     let (added, _) = ended(Command::new(program()).args(add));
     assert!(added.status.success(), "{added:?}");
     becomes(waiting(&more, 0).id(), "FIFO 11");
@@ -237,7 +237,7 @@ fn who_adds_a_rule_is_told_before_they_give_up() {
     let config = Scratch::new("told.toml", &rule(&named, ""));
     let daemon = daemon_with(&config);
     let broker = broker_of(daemon.0.id()).expect("a rule names a path");
-    let add = ["realtime", "add", "--exe", more.path(), "--priority", "11"];
+    let add = ["priority", "add", "--exe", more.path(), "--priority", "11"];
     signal(broker, Signal::SIGSTOP);
     let (refused, _) = ended(Command::new(program()).args(add));
     let line = String::from_utf8_lossy(&refused.stderr);
@@ -358,7 +358,7 @@ fn a_user_who_adds_a_pattern_takes_nothing_from_whose_arguments_cannot_be_read()
     let held = Held::directory(format!("/proc/{}", running.id()));
     let copy = Copy::new("pattern");
     let add = [
-        "realtime",
+        "priority",
         "add",
         "--exe",
         service.path(),
@@ -505,7 +505,7 @@ fn a_name_of_a_user_that_takes_long_to_look_up_keeps_nobody_waiting() {
     let lab = Lab::enter();
     let names = SlowNames::start();
     let daemon = Daemon::start(&["--interface", "gwv"]);
-    let add = ["realtime", "add", "--exe", "/bin/true", "--user", "somebody"];
+    let add = ["priority", "add", "--exe", "/bin/true", "--user", "somebody"];
     let adding = KillOnDrop::spawn(Command::new(program()).args(add).stderr(Stdio::null()));
     until("the name is looked up", || names.asked.load(Ordering::Acquire));
     status_answers_in_time();

@@ -460,7 +460,7 @@ fn a_daemon_whose_state_folder_is_emptied_or_removed_keeps_the_namespace_and_is_
             let told = format!(
                 "the daemon (pid {pid}) could not be asked, since its state folder was removed, and was killed"
             );
-            let by_watchdog = said.lines().find(|line| line.starts_with("put back by its watchdog: "));
+            let by_watchdog = said.lines().find(|line| line.starts_with("restored by its watchdog: "));
             assert!(
                 said.contains(&told) && by_watchdog.is_some_and(|line| line.contains("gwv")),
                 "{said}"

@@ -168,7 +168,7 @@ fn udp_as_nobody(port: u16) -> std::io::Result<std::net::UdpSocket> {
 #[test]
 fn no_user_takes_the_groups_port_before_the_daemon() {
     let lab = Lab::enter();
-    let all = String::from_utf8(giveway(&["config"]).stdout).unwrap();
+    let all = String::from_utf8(giveway(&["config", "default"]).stdout).unwrap();
     let port = all
         .lines()
         .find_map(|line| line.trim_start_matches(['#', ' ']).strip_prefix("port = "));

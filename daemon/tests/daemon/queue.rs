@@ -89,7 +89,7 @@ fn a_deadline_that_nothing_promises_is_told() {
     let told = |daemon: &Daemon| {
         daemon.status()["warnings"]
             .to_string()
-            .contains("[[deadline]] promises nothing")
+            .contains("[[deadline]] guarantees nothing")
     };
     let (daemon, _config) = start("");
     until("it is told", || told(&daemon));

@@ -227,7 +227,7 @@ fn threads_that_got_nothing_take_no_place_from_others() {
     let grant = format!("[[grant]]\nuser = \"{NOBODY}\"\nmax_priority = 5\nmax_tasks = 2\n");
     let _watched = watched_by(&format!("{}{limits}{grant}", program.rule("")), &program, &[]);
     let copy = Copy::new("place");
-    let mut command = copy.command(&["exec", "--realtime", "5", "--require", "--", &theirs.path]);
+    let mut command = copy.command(&["exec", "--priority", "5", "--require", "--", &theirs.path]);
     let running = Running::start(&mut command);
     let threads = format!("/proc/{}/task", running.pid());
     until("it has five threads", || {
@@ -355,7 +355,7 @@ fn a_spinner_loses_it_within_a_second_and_is_not_granted_again() {
 fn what_keeps_other_work_from_a_cpu_loses_it_whatever_its_budget() {
     let program = Program::shell("starves");
     // A budget of ten CPUs over ten seconds: nothing but the starvation_detector can end it.
-    let limits = "[priority_limits]\ntotal_percent = 95\nwindow_ms = 10000\nstarvation_detector_ms = 300\n";
+    let limits = "[priority_limits]\ntotal_percent = 95\nwindow_ms = 10000\nstarvation_ms = 300\n";
     let config = format!("{}{limits}", program.rule("budget_percent = 1000\ncpus = [1]"));
     let watched = watched_alone(&config, &program);
     let mut spinner = program.run("read; while :; do :; done");
@@ -431,7 +431,7 @@ fn sigkill_sets_everything_back_within_a_second_whatever_spins() {
     let program = Program::shell("kill");
     // No budget that would end it before.
     let config = format!(
-        "{}[priority_limits]\ntotal_percent = 95\nwindow_ms = 10000\nstarvation_detector_ms = 10000\n",
+        "{}[priority_limits]\ntotal_percent = 95\nwindow_ms = 10000\nstarvation_ms = 10000\n",
         program.rule("budget_percent = 1000")
     );
     let watched = watched_alone(&config, &program);
@@ -482,7 +482,7 @@ fn a_rule_that_is_added_matches_what_runs_already_and_takes_all_back_when_it_goe
     let _watched = watched_by("", &program, &[]);
     let running = program.run("read");
     let add = [
-        "realtime",
+        "priority",
         "add",
         "--exe",
         &program.path,
@@ -496,9 +496,9 @@ fn a_rule_that_is_added_matches_what_runs_already_and_takes_all_back_when_it_goe
     assert_eq!(shown(running.pid()), "FIFO 11", "when the answer comes it is done");
     let later = program.run("read");
     becomes(later.pid(), "FIFO 11");
-    assert!(giveway(&["realtime", "remove", "mine"]).status.success());
+    assert!(giveway(&["priority", "remove", "mine"]).status.success());
     assert_eq!((shown(running.pid()), shown(later.pid())), (not_raised(), not_raised()));
-    assert!(!giveway(&["realtime", "remove", "mine"]).status.success());
+    assert!(!giveway(&["priority", "remove", "mine"]).status.success());
 }
 
 #[test]
@@ -508,7 +508,7 @@ fn what_a_rule_gave_counts_though_the_rule_goes() {
     let computes = "i=0; while ((i < 15000)); do ((++i)); done; echo done";
     let mut running = program.run(&format!("while read; do {computes}; done"));
     let handle = Handle::open(running.pid()).unwrap();
-    let mut rule = vec!["realtime", "add", "--name", "gone"];
+    let mut rule = vec!["priority", "add", "--name", "gone"];
     rule.extend(["--exe", &program.path, "--priority", "20"]);
     for _ in 0..5 {
         assert!(giveway(&rule).status.success());
@@ -518,7 +518,7 @@ fn what_a_rule_gave_counts_though_the_rule_goes() {
         let before = handle.cpu();
         running.go_on();
         running.lines().next();
-        assert!(giveway(&["realtime", "remove", "gone"]).status.success());
+        assert!(giveway(&["priority", "remove", "gone"]).status.success());
         let used = handle.cpu() - before;
         let status = watched.daemon().status();
         let counted = status["priority"]["budget"]["used_by_rules_ms"].as_u64().unwrap();
@@ -551,14 +551,14 @@ fn a_rule_takes_a_handler_of_requests_over_from_its_chain_and_gives_it_back() {
     });
     let (exe, more) = (&*program.path, ["--priority", "11", "--name", "mine"]);
     assert!(
-        giveway(&[&["realtime", "add", "--exe", exe], &more[..]].concat())
+        giveway(&[&["priority", "add", "--exe", exe], &more[..]].concat())
             .status
             .success()
     );
     becomes(service.pid(), "FIFO 11");
     (0..20).for_each(|_| request());
     assert_eq!(shown(service.pid()), "FIFO 11", "a rule stands above a chain");
-    assert!(giveway(&["realtime", "remove", "mine"]).status.success());
+    assert!(giveway(&["priority", "remove", "mine"]).status.success());
     becomes(service.pid(), &not_raised());
     until("a request raises it again", || {
         request();
@@ -608,7 +608,7 @@ fn a_user_that_does_not_exist_is_refused_at_the_start() {
     let config = Scratch::new("nobody.toml", "[[priority]]\nuser = \"nosuchuser\"\n");
     let (line, code) = failure(&giveway(&["run", "--config", config.path()]));
     assert!(
-        code == 2 && line.contains("nosuchuser") && line.contains("nothing was changed"),
+        code == 2 && line.contains("nosuchuser") && line.contains("nothing changed"),
         "{line}"
     );
 }

@@ -149,7 +149,7 @@ fn a_pause_takes_everything_back_and_its_end_brings_it_back() {
         assert!(status.contains(&format!("paused by uid 0 (pid {own})")), "{status}");
         let reason = String::from_utf8(giveway(&["why"]).stdout).unwrap();
         assert!(
-            reason.contains("paused by uid 0") && reason.contains("nothing is active"),
+            reason.contains("paused by uid 0") && reason.contains("all changes are undone for now"),
             "{reason}"
         );
         let error = client::pause(&place, 60).err().unwrap().to_string();
@@ -194,9 +194,9 @@ fn everything_is_back_at_once_after_ctrl_c_and_after_sigkill() {
             "--pairs",
             "20",
             "--interval",
-            "30",
+            "30s",
             "--settle",
-            "0.5",
+            "500ms",
             "--seed",
         ];
         // By this seed the first interval is one without giveway.
@@ -227,8 +227,8 @@ fn only_root_tries_and_without_a_daemon_or_peer_it_says_so() {
     assert!(line.contains("no giveway daemon runs") && code == 1, "{line}");
     let copy = Copy::new("try");
     let (line, code) = failure(&copy.as_nobody(&["try"]));
-    assert!(line.contains("only root may pause") && code == 2, "{line}");
-    let (line, code) = failure(&giveway(&["try", "--minutes", "5"]));
+    assert!(line.contains("which only root may do") && code == 2, "{line}");
+    let (line, code) = failure(&giveway(&["try", "--max-time", "5m"]));
     assert!(line.contains("20 pairs and 6 of the dry run") && code == 2, "{line}");
     let _daemon = Daemon::start(&["--interface", "gwv"]);
     let place = Place::here().unwrap();
@@ -243,21 +243,21 @@ fn only_root_tries_and_without_a_daemon_or_peer_it_says_so() {
         answer
     });
     let refused = asks.join().unwrap();
-    assert!(refused.contains("only root may pause"), "{refused}");
+    assert!(refused.contains("which only root may do"), "{refused}");
     let address = lab.far_listener(FAR_V4).local_addr().unwrap().to_string();
     let output = giveway(&[
         "try",
         "--peer",
         &address,
         "--interval",
-        "0.2",
+        "200ms",
         "--settle",
-        "0.1",
+        "100ms",
         "--pairs",
         "20",
     ]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("does `giveway peer` run there?"), "{text}");
+    assert!(text.contains("does `giveway try --serve` run there?"), "{text}");
 }
 
 #[test]
@@ -308,17 +308,17 @@ fn a_planted_gain_is_found_and_nothing_is_claimed_of_what_was_not_planted() {
         // Four more than the least, for a busy machine may keep an interval from measuring anything.
         "24",
         "--interval",
-        "0.4",
+        "400ms",
         // Until the queue of the interval before has gone.
         "--settle",
-        "0.4",
+        "400ms",
         "--seed",
         "3",
         "--streams",
         "1",
     ];
     let report = link.try_it(planted, &words);
-    let goodput = answer(&report, "goodinstall_mbit");
+    let goodput = answer(&report, "goodput_up_mbit");
     assert_eq!(goodput["verdict"], "better", "{report}");
     assert!(goodput["ratio"].as_f64().unwrap() > 1.3, "{goodput}");
     assert_eq!(report["intervals"].as_array().unwrap().len(), 48);

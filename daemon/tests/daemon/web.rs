@@ -277,7 +277,7 @@ fn beyond_the_loopback_it_serves_only_if_told_to() {
     let said = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(2));
     assert!(
-        said.contains("can be reached from other machines") && said.contains("ssh -L"),
+        said.contains("is reachable from other machines") && said.contains("ssh -L"),
         "{said}"
     );
     let mut command = Command::new(program());

@@ -8,9 +8,9 @@ use super::process::{sleeping, start};
 use crate::support::wait::until;
 
 const ROUNDS: usize = 15;
-const LOAD: &str = "--load cpu,icmp --duration-s 200 --no-causes";
+const LOAD: &str = "--load cpu,icmp --duration 200s --no-causes";
 /// No part of the kernel's tick, as theirs: who wakes every 1000 us meets it always or never, others now and then.
-const MEASURE: &str = "--cpus 0 --policy fifo --priority 49 --period-us 1003 --duration-s 2 --json";
+const MEASURE: &str = "--cpus 0 --policy fifo --priority 49 --period 1003us --duration 2s --json";
 /// Not quite the same period, lest one always wakes up just behind another and waits for it.
 const PERIODS_US: [u32; 2] = [991, 1009];
 /// Later than this counts as this late; the percentiles that are compared stay far below.

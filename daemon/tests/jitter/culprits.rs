@@ -7,7 +7,7 @@ use super::plant;
 use super::process::measure;
 
 const CPU: usize = 0;
-const MEASURE: &str = "--cpus 0 --policy fifo --priority 49 --period-us 1000 --duration-s 3 --worst 20";
+const MEASURE: &str = "--cpus 0 --policy fifo --priority 49 --period 1ms --duration 3s --worst 20";
 /// A planted culprit disturbs for longer than this each time.
 const DISTURBANCE_US: f64 = 400.0;
 

@@ -14,10 +14,10 @@ use crate::support::wait::{await_some, until};
 #[test]
 fn what_cannot_be_measured_is_refused_before_anything_is_done() {
     for wrong in [
-        "--period-us 0",
-        "--period-us 49",
-        "--period-us 99999999999999999999",
-        "--period-us -1",
+        "--period 0us",
+        "--period 49us",
+        "--period 99999999999999999999us",
+        "--period -1us",
         "--threads 0",
         "--threads 65536",
         "--cpus 1023",
@@ -32,9 +32,9 @@ fn what_cannot_be_measured_is_refused_before_anything_is_done() {
         "--policy deadline --cpus 0",
         "--load cpu,fire",
         "--load ../cpu",
-        "--duration-s 0",
+        "--duration 0s",
         "--wakeups 0",
-        "--wakeups 10 --duration-s 1",
+        "--wakeups 10 --duration 1s",
         "--worst 99999",
         "surplus",
     ] {
@@ -50,7 +50,7 @@ fn what_cannot_be_measured_is_refused_before_anything_is_done() {
 
 #[test]
 fn the_report_says_what_was_measured() {
-    let report = measure("--wakeups 100 --threads 4 --period-us 2000 --policy fifo --priority 30 --worst 3 --load cpu");
+    let report = measure("--wakeups 100 --threads 4 --period 2ms --policy fifo --priority 30 --worst 3 --load cpu");
     assert_eq!(
         (&report["wakeups"], &report["threads"], &report["period_us"]),
         (&100.into(), &4.into(), &2000.into())
@@ -79,7 +79,7 @@ fn the_report_says_what_was_measured() {
 #[test]
 fn every_policy_is_measured_as_itself() {
     for policy in ["other", "fifo", "rr", "deadline"] {
-        let report = measure(&format!("--wakeups 20 --period-us 5000 --policy {policy} --no-causes"));
+        let report = measure(&format!("--wakeups 20 --period 5ms --policy {policy} --no-causes"));
         assert_eq!(report["policy_at_end"], serde_json::json!([policy]));
         assert_eq!(report["worst"][0]["cause"], "not looked for");
     }
@@ -88,7 +88,7 @@ fn every_policy_is_measured_as_itself() {
 /// As the daemon's rule does, or an administrator.
 #[test]
 fn a_policy_that_somebody_else_sets_meanwhile_is_left_alone_and_reported() {
-    let running = start("--json --wakeups 200 --period-us 10000 --threads 2");
+    let running = start("--json --wakeups 200 --period 10ms --threads 2");
     // A thread sets its own policy first, and sleeps for a period after that.
     until("two threads measure", || {
         let threads = running.threads();
@@ -108,7 +108,7 @@ fn a_policy_that_somebody_else_sets_meanwhile_is_left_alone_and_reported() {
 
 /// Under every load, and measuring.
 fn loaded() -> (Running, Vec<u32>, Vec<String>) {
-    let running = start("--json --load cpu,icmp,net,disk --period-us 5000 --duration-s 100");
+    let running = start("--json --load cpu,icmp,net,disk --period 5ms --duration 100s");
     until("it measures", || !running.threads().is_empty());
     let loads = running.loads();
     let links: Vec<String> = loads.iter().map(|pid| format!("/sys/class/net/gwj{pid}")).collect();
@@ -161,7 +161,7 @@ fn loads_are_ordinary_processes_whatever_started_them() {
 
 #[test]
 fn a_load_that_ends_early_spoils_the_measurement() {
-    let running = start("--load cpu --duration-s 2");
+    let running = start("--load cpu --duration 2s");
     until("it measures", || !running.threads().is_empty());
     signal(running.loads()[0], Signal::SIGKILL);
     let output = running.end();
@@ -176,7 +176,7 @@ fn a_load_that_ends_early_spoils_the_measurement() {
 #[test]
 fn the_picture_is_drawn() {
     let file = Scratch::new("picture.svg", "");
-    let output = start(&format!("--wakeups 50 --period-us 1000 --svg {}", file.path())).end();
+    let output = start(&format!("--wakeups 50 --period 1ms --svg {}", file.path())).end();
     let picture = std::fs::read_to_string(&file.0);
     assert!(output.status.success() && picture.unwrap().contains("share of wake-ups that are later"));
     let text = String::from_utf8(output.stdout).unwrap();

@@ -32,7 +32,7 @@ impl Peer {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={far}")).arg(program());
         let quiet = command.stdin(Stdio::null()).stderr(Stdio::null());
-        let process = KillOnDrop::spawn(quiet.args(["peer", "--listen", &address]));
+        let process = KillOnDrop::spawn(quiet.args(["try", "--serve", &address]));
         until("the peer listens", || TcpStream::connect(&address).is_ok());
         Self {
             _process: process,

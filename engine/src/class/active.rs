@@ -20,7 +20,7 @@ const NAMED: usize = 2;
 pub struct Activity {
     /// Who has said so, or whose session it is.
     pub uid: u32,
-    /// Where that session is; None: by `giveway active`.
+    /// Where that session is; None: by `giveway focus`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seat: Option<String>,
     pub cgroup: String,
@@ -36,7 +36,7 @@ impl Activity {
         let cgroup = self.cgroup.replace(char::is_control, "?");
         match &self.seat {
             Some(seat) => format!("{cgroup} (session of uid {} at {seat})", self.uid),
-            None => format!("{cgroup} (giveway active by uid {})", self.uid),
+            None => format!("{cgroup} (giveway focus by uid {})", self.uid),
         }
     }
 }
@@ -235,7 +235,7 @@ mod tests {
         };
         assert_eq!(
             all.meant(OTHER).judge(verdict, "/d").reason,
-            "a rule; bulk outside of what is active counts as background: /a? (giveway active by uid 0), \
+            "a rule; bulk outside of what is active counts as background: /a? (giveway focus by uid 0), \
              /b (session of uid 1000 at seat0) and 1 more"
         );
     }

@@ -471,7 +471,7 @@ section! {
 }
 
 section! {
-    /// What users other than root may ask for, by `giveway exec --realtime` and `giveway realtime add`, for their own
+    /// What users other than root may ask for, by `giveway exec --priority` and `giveway priority add`, for their own
     /// processes. The first [[grant]] that matches a user counts; without one they may ask for nothing.
     GrantRule {
         /// A user's name or number; without it, with `group`, each of its members.
@@ -526,7 +526,7 @@ section! {
         /// Of the five classes, those that users other than root may choose for their own programs (`giveway exec --class`).
         users_may_choose: Vec<Class> = vec![Class::Bulk, Class::Background];
         /// While somebody works at a seat of this machine (systemd-logind's active session), bulk outside of that session
-        /// and its user's app.slice counts as background. Off: only `giveway active` says what is active.
+        /// and its user's app.slice counts as background. Off: only `giveway focus` says what is active.
         follow_sessions: bool = true;
         /// Background connections get a congestion control that yields to all others on their path, wherever that is
         /// narrow (docs/background.md), for as long as they are background. Off: they keep theirs.

@@ -83,7 +83,7 @@ impl Priority {
         let Some(at) = self.rule_at(name, asking).or_else(of_anybody) else {
             let whose = if uid == 0 { "" } else { " of yours" };
             return Err(format!(
-                "there is no rule `{name}`{whose}; `giveway realtime list` shows them"
+                "there is no rule `{name}`{whose}; `giveway priority list` shows them"
             ));
         };
         if self.rules[at].added_by.is_none() {

@@ -15,7 +15,7 @@ use crate::namespace::Namespace;
 use crate::process::{Process, run};
 
 /// How `jitter` starts, and `jitter-load` does not.
-pub const COMMAND_LINE: &str = "*jitter --period-us *";
+pub const COMMAND_LINE: &str = "*jitter --period *";
 /// What ends a load that nobody ended.
 const LOAD_LIMIT_S: u32 = 600;
 
@@ -59,7 +59,7 @@ pub fn measure(place: &Namespace, timers: &Timers, kept: &Path) -> Result<Jitter
     let number = |name: &str, value: u64| [name.to_owned(), value.to_string()];
     command
         .arg("jitter")
-        .args(number("--period-us", timers.period_us))
+        .args(["--period".to_owned(), format!("{}us", timers.period_us)])
         .args(number("--threads", timers.threads))
         .args(number("--wakeups", timers.wakeups))
         .arg("--json");

@@ -20,6 +20,6 @@ pub fn rule(exe: &Path) -> Value {
 
 /// Gives back a daemon in a place without any interface, once it answers.
 pub fn start_daemon(place: &Namespace, rules: &[Value], raw: &Path, label: &str) -> Result<Daemon> {
-    let configuration = json!({"cap": {"policy": "none"}, "realtime": rules});
+    let configuration = json!({"cap": {"policy": "none"}, "priority": rules});
     Daemon::raise_with(&[], place, &configuration, &raw.join(label))
 }

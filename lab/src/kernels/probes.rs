@@ -115,13 +115,13 @@ pub const PROBES: [CapabilityProbe; 12] = [
     CapabilityProbe {
         capability: "real-time priority at a program's start",
         ran: "a program that a [[priority]] rule names is started under the running daemon: SCHED_FIFO within a second",
-        needs: "tracepoints of TCP",
+        needs: "TCP tracepoints",
         act: realtime,
     },
     CapabilityProbe {
         capability: "nice background",
         ran: "a program that a [[rule]] makes background is started: nice 19 and the idle I/O class",
-        needs: "nice background (task storage)",
+        needs: "renicing of background processes (task storage)",
         act: nice,
     },
     CapabilityProbe {
@@ -365,7 +365,7 @@ fn admission(stage: &mut ProbedDevice) -> Result<String> {
         match backend {
             Some(Backend::Bpf) => "the BPF qdisc",
             Some(Backend::Htb) => "htb",
-            _ => "no queue of giveway's",
+            _ => "no giveway queue",
         }
     ))
 }
@@ -438,7 +438,7 @@ fn watchdog(stage: &mut ProbedDevice) -> Result<String> {
     stage.keep("why.txt", &["why"])?;
     stage.keep("status.txt", &["status"])?;
     let had = left(stage)?;
-    let mut daemon = stage.daemon.take().context("no daemon runs")?;
+    let mut daemon = stage.daemon.take().context("no daemon is running")?;
     let begun = Instant::now();
     nix::sys::signal::kill(Pid::from_raw(daemon.process.id()), nix::sys::signal::Signal::SIGKILL)?;
     let mut still = had.clone();

@@ -13,6 +13,7 @@ use giveway_engine::downlink::PART;
 use giveway_engine::queue::links::{LinkView, Links};
 use giveway_engine::queue::{Backend, Backends, Uplink};
 use nix::net::if_::if_nametoindex;
+use serde::Serialize;
 
 use crate::actuate::filters;
 use crate::actuate::queue::is_ours;
@@ -28,7 +29,7 @@ use crate::run::{missing_group, priority_engine};
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// What is told, and which of it does not hold here.
-#[derive(Default)]
+#[derive(Debug, Default, Serialize)]
 pub struct MachineCheck {
     pub lines: Vec<String>,
     pub missing: Vec<String>,
@@ -39,7 +40,7 @@ impl MachineCheck {
     pub fn run(config: &Config, rules: &Rules) -> Self {
         let mut this = Self::default();
         if let Err(error) = check_requirements() {
-            this.missing.push(format!("giveway does not start here: {error:#}"));
+            this.missing.push(format!("giveway cannot start here: {error:#}"));
         }
         let named: Vec<String> = config.interface.iter().chain(&config.interfaces).cloned().collect();
         let choice = if named.is_empty() {
@@ -49,17 +50,14 @@ impl MachineCheck {
         };
         let absent = named.iter().filter(|name| if_nametoindex(name.as_str()).is_err());
         this.missing
-            .extend(absent.map(|name| format!("there is no interface `{name}`, and giveway waits for it")));
+            .extend(absent.map(|name| format!("interface `{name}` does not exist; giveway waits for it")));
         if named.iter().any(|name| name == "lo") {
-            this.missing.push(
-                "giveway does not start with this: `lo` is never managed, there is no one to yield to".to_owned(),
-            );
+            this.missing
+                .push("giveway refuses to start: `lo` is never managed".to_owned());
         }
         match choice.find() {
             Ok(found) => this.links(config, rules, &choice, &found),
-            Err(error) => this
-                .missing
-                .push(format!("the links do not let themselves be listed: {error:#}")),
+            Err(error) => this.missing.push(format!("cannot list the links: {error:#}")),
         }
         this.names(config);
         this
@@ -67,7 +65,7 @@ impl MachineCheck {
 
     fn links(&mut self, config: &Config, rules: &Rules, choice: &Choice, found: &ManagedLinks) {
         if found.links.is_empty() {
-            self.missing.push(format!("nothing is managed now: {choice}"));
+            self.missing.push(format!("no link is managed: {choice}"));
         }
         self.missing.extend(choice.unmanaged(&config.uplink, found));
         let mut netlink = match Netlink::open() {
@@ -92,7 +90,7 @@ impl MachineCheck {
             .by_interface()
             .filter(|(_, interface)| !is_managed(interface) && if_nametoindex(*interface).is_ok());
         self.missing.extend(unmanaged.map(|(rule, interface)| {
-            format!("{rule}: neither its class nor its limit holds now: {interface} is not managed")
+            format!("{rule}: neither class nor limit is enforced: {interface} is not managed")
         }));
         let limits = rules.limits();
         let orders = config.link.download_rate_mbit.is_some()
@@ -110,7 +108,7 @@ impl MachineCheck {
             && let Err(reason) = Types::load().bpf_qdisc()
         {
             self.missing.push(format!(
-                "[queue] backend = \"bpf\" is not to be had: {}",
+                "[queue] backend = \"bpf\" is not available: {}",
                 one_line(&reason)
             ));
         }
@@ -126,8 +124,8 @@ impl MachineCheck {
             .filter(|plan| plan.backend != Backend::None);
         let would = match plan {
             Some(plan) => plan.shown(),
-            None if link.queue.waits => "no queue until there is something to hold".to_owned(),
-            None => "no queue of giveway's".to_owned(),
+            None if link.queue.waits => "no queue until there is something to order".to_owned(),
+            None => "no giveway queue".to_owned(),
         };
         self.lines.push(format!("{name}: {would}: {}", link.queue.reason));
         let takes_out = link.queue.waits || plan.is_some_and(|plan| plan.backend == Backend::Htb);
@@ -139,7 +137,7 @@ impl MachineCheck {
         }
         if spares_local(config, name) && !takes_out && link.download_rate_mbit.is_none() {
             self.missing.push(format!(
-                "local = \"unlimited\" does nothing on {name}: that takes htb with a known rate, as by rate_mbit ({})",
+                "local = \"unlimited\" has no effect on {name}: it needs htb with a known rate (set rate_mbit; {})",
                 link.queue.reason
             ));
         }
@@ -147,7 +145,7 @@ impl MachineCheck {
         let is_promised = !config.deadline.is_empty() || !config.chain.is_empty();
         if is_promised && !paces {
             self.missing.push(format!(
-                "[[deadline]] promises nothing on {name}: that takes a queue with a known rate ({})",
+                "[[deadline]] guarantees nothing on {name}: it needs a queue with a known rate ({})",
                 link.queue.reason
             ));
         }
@@ -159,13 +157,13 @@ impl MachineCheck {
             .extend(priority_engine(config, true).err().map(|error| format!("{error:#}")));
         if let Some(name) = missing_group(config) {
             self.missing.push(format!(
-                "[control] group = \"{name}\": there is no such group, so only root may look"
+                "[control] group = \"{name}\": no such group, so only root can read the status"
             ));
         }
         if let Some(file) = &config.group.key_file
             && let Err(error) = KeyFile::new(file).read()
         {
-            self.missing.push(format!("giveway does not start here: {error:#}"));
+            self.missing.push(format!("giveway cannot start here: {error:#}"));
         }
     }
 }
@@ -182,7 +180,9 @@ fn bypassed(netlink: &mut Netlink, links: &[(u32, String)]) -> Vec<String> {
     let mut all = Vec::new();
     for (ifindex, name) in links {
         if let Ok(Some(hindrance)) = way_in::hindrance(netlink, *ifindex, name, &chains) {
-            all.push(format!("download limits of rules do not hold on {name}: {hindrance}"));
+            all.push(format!(
+                "download limits of rules are not enforced on {name}: {hindrance}"
+            ));
         }
     }
     all
@@ -193,7 +193,9 @@ fn decided_before(netlink: &mut Netlink, links: &[(u32, String)]) -> Vec<String>
     let with_clsact = way_in::with_clsact(netlink).unwrap_or_default();
     let hindered = links.iter().filter_map(|(ifindex, name)| {
         let hindrance = filters::hindrance(netlink, &with_clsact, *ifindex, name)?;
-        Some(format!("upload limits of rules do not hold on {name}: {hindrance}"))
+        Some(format!(
+            "upload limits of rules are not enforced on {name}: {hindrance}"
+        ))
     });
     hindered.collect()
 }
@@ -230,7 +232,7 @@ fn idle_rates_of_link(config: &Config, first: &str) -> Vec<String> {
         ),
     ];
     let idle = keys.into_iter().filter(|(_, is_given, is_own)| *is_given && !is_own);
-    idle.map(|(key, ..)| format!("[link] {key} does not count for {first}, which has an [[uplink]]: write it there"))
+    idle.map(|(key, ..)| format!("[link] {key} has no effect on {first}, which has an [[uplink]]: set it there"))
         .collect()
 }
 
@@ -245,5 +247,5 @@ pub fn no_unit(unit: &str) -> Option<String> {
         has(unit) || template.as_deref().is_some_and(has)
     });
     let runs = || fs::exists(Path::new(CGROUPS).join("system.slice").join(unit)).unwrap_or_default();
-    (!is_known && !runs()).then(|| format!("there is no unit {unit} on this machine"))
+    (!is_known && !runs()).then(|| format!("unit {unit} does not exist"))
 }

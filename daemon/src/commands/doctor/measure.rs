@@ -11,7 +11,7 @@ use crate::say::show;
 
 /// Wake-ups of each kind and round: 2.5 s.
 const WAKEUPS: u32 = 2500;
-const PERIOD_US: u32 = 1000;
+const PERIOD: &str = "1ms";
 /// The kinds take turns, so that a slow moment of the machine does not fall on one of them.
 const ROUNDS: usize = 2;
 
@@ -72,10 +72,10 @@ fn mean(figures: &[Figures], of: fn(&Figures) -> f64) -> f64 {
 }
 
 fn measure(arguments: &[&str]) -> Result<Figures> {
-    let (period, wakeups) = (PERIOD_US.to_string(), WAKEUPS.to_string());
+    let wakeups = WAKEUPS.to_string();
     let done = Command::new("/proc/self/exe")
         .args(["jitter", "--json", "--no-causes"])
-        .args(["--period-us", &period, "--wakeups", &wakeups])
+        .args(["--period", PERIOD, "--wakeups", &wakeups])
         .args(arguments)
         .stdin(Stdio::null())
         .output()

@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use serde::Serialize;
 
 use crate::actuate::nice;
 use crate::actuate::sockets::cap::{CapActuator, avoidance::Avoidance};
@@ -32,19 +33,14 @@ const ITERATORS: [&str; 3] = ["bpf_iter_tcp", "bpf_iter_task_file", "bpf_iter_bp
 pub const ESSENTIAL: &str = "flow monitor";
 
 /// One thing that giveway can use.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Capability {
     pub name: &'static str,
+    pub available: bool,
     /// None where it is available.
     pub why_not: Option<String>,
     /// What the user goes without where it is missing.
     pub lost: &'static str,
-}
-
-impl Capability {
-    pub fn available(&self) -> bool {
-        self.why_not.is_none()
-    }
 }
 
 /// Tries everything; takes about a second.
@@ -52,29 +48,21 @@ impl Capability {
 pub fn capabilities() -> Vec<Capability> {
     let types = Types::load();
     let mut list = vec![
+        capability("privileges", "everything", privileges()),
+        capability("kernel types (BTF)", "everything", check_btf()),
         capability(
-            "privileges",
-            "everything: giveway neither sees nor changes anything",
-            privileges(),
-        ),
-        capability(
-            "kernel types (BTF)",
-            "everything: no program can be loaded",
-            check_btf(),
-        ),
-        capability(
-            "tracepoints of TCP",
-            "passes over active sockets, and events",
+            "TCP tracepoints",
+            "polls of active sockets, and events",
             types.have(&TRACEPOINTS),
         ),
         capability(
             "iterators over sockets and files",
-            "scans, owners, caps on live connections",
+            "full scans, owners, caps on live connections",
             types.have(&ITERATORS),
         ),
         capability(
             ESSENTIAL,
-            "watching connections, and every decision that rests on it",
+            "monitoring of connections, and every decision based on it",
             flow_monitor(),
         ),
         capability(
@@ -85,48 +73,49 @@ pub fn capabilities() -> Vec<Capability> {
     ];
     let (live, new) = caps();
     list.extend([
-        capability("caps on live connections", "cooperation on a shared link", live),
+        capability("caps on live connections", "shares of a shared channel", live),
         capability(
             "caps on new connections",
-            "the first 0.1 s of each connection, until a poll has seen it",
+            "caps in the first 0.1 s of a connection",
             new,
         ),
         capability(
-            "clear without slow-start restart (struct_ops)",
-            "a lifted cap restarts slow start",
+            "clamp clearing without slow-start restart (struct_ops)",
+            "clearing a cap without restarting slow start",
             clear_without_restart(),
         ),
         capability(
             "background congestion control (struct_ops)",
-            "background connections yield in this machine's own queue alone, and nowhere else on their path",
+            "yielding of background uploads beyond this machine's own queue",
             scavenger(&types),
         ),
         capability(
             "background receive windows (sockops)",
-            "what background connections receive does not yield",
+            "yielding of background downloads",
             check_release(receive::NEEDS),
         ),
         capability(
-            "nice background (task storage)",
-            "background processes have the CPU and the disk like all others",
+            "renicing of background processes (task storage)",
+            "lower CPU and I/O priority of background processes",
             nice::probe(),
         ),
         capability(
-            "lent priority",
-            "what others compute at a real-time priority lent to them through a futex is charged to nobody",
+            "accounting of priority inheritance",
+            "accounting of CPU time at a priority inherited through a futex",
             DonationPrograms::open().map(drop),
         ),
         capability(
             "admission (tcx)",
-            "no packet is classified, none with a deadline refused in time",
+            "classification of packets, admission of deadlines",
             types.have(&["tcx_prog_attach"]).context("needs Linux 6.6"),
         ),
         capability(
             "BPF qdisc",
-            "no deadline order but FIFO within the band, no sojourn figures, no gate; htb where the link's rate is known",
+            "deadline order within the band, sojourn times, the CPU gate; htb is used where the link's rate \
+             is known",
             types.bpf_qdisc(),
         ),
-        capability("htb", "no bands where there is no BPF qdisc", htb(&types)),
+        capability("htb", "bands where there is no BPF qdisc", htb(&types)),
     ]);
     list
 }
@@ -135,6 +124,7 @@ fn capability(name: &'static str, lost: &'static str, tried: Result<()>) -> Capa
     Capability {
         name,
         lost,
+        available: tried.is_ok(),
         why_not: tried.err().map(|error| one_line(&error)),
     }
 }

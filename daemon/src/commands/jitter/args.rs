@@ -12,16 +12,18 @@ use nix::sched::CpuSet;
 use serde::Serialize;
 
 use crate::actuate::thread::attributes::cpus_of;
+use crate::commands::args::duration;
 use crate::exit::Usage;
 
 const DEFAULT_PRIORITY: u8 = 49;
+const US: Duration = Duration::from_micros(1);
+const S: Duration = Duration::from_secs(1);
 
 #[derive(Args, Clone)]
 pub struct JitterArgs {
     /// Time between two wake-ups of a thread
-    #[arg(long, value_name = "US", default_value_t = 30_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(50..=60_000_000))]
-    pub period_us: u64,
+    #[arg(long, value_name = "TIME", default_value = "30ms", value_parser = duration("ms", 50 * US..=60 * S))]
+    pub period: Duration,
     /// How many threads wake up, evenly spread over the period
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
@@ -38,9 +40,9 @@ pub struct JitterArgs {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     pub load: Vec<LoadKind>,
     /// How long to measure
-    #[arg(long, value_name = "S", default_value_t = 60, conflicts_with = "wakeups")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub duration_s: u64,
+    #[arg(long, value_name = "TIME", default_value = "60s", conflicts_with = "wakeups")]
+    #[arg(value_parser = duration("s", S..=86_400 * S))]
+    pub duration: Duration,
     /// How many wake-ups to measure, of all threads together
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub wakeups: Option<u64>,
@@ -155,17 +157,13 @@ impl JitterArgs {
         }
     }
 
-    pub fn period(&self) -> Duration {
-        Duration::from_micros(self.period_us)
-    }
-
     /// How long it takes if nothing is missed.
     pub fn expected(&self) -> Duration {
         let Some(wakeups) = self.wakeups else {
-            return Duration::from_secs(self.duration_s);
+            return self.duration;
         };
         let rounds = wakeups.div_ceil(self.threads.into());
-        self.period().saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))
+        self.period.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))
     }
 
     /// Each once.

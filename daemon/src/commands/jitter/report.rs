@@ -95,7 +95,7 @@ impl JitterReport {
             priority: args.priority(),
             policy_at_end: installed.iter().map(|scheduling| scheduling.policy).collect(),
             priority_at_end: installed.iter().map(|scheduling| scheduling.priority).collect(),
-            period_us: args.period_us,
+            period_us: args.period.as_micros() as u64,
             threads: args.threads,
             cpus: args.cpus().to_vec(),
             loads: args.loads(),

@@ -26,7 +26,7 @@ pub struct ProgressLines {
 
 impl ProgressLines {
     pub fn new(args: &JitterArgs, is_watched: bool) -> Self {
-        let (threads, every) = (args.threads, duration(args.period_us as f64));
+        let (threads, every) = (args.threads, duration(args.period.as_micros() as f64));
         let plural = if threads == 1 { "" } else { "s" };
         Self {
             is_watched,

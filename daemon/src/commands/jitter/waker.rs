@@ -85,7 +85,7 @@ impl Wakers {
         let threads = (0..args.threads)
             .map(|_| ready.recv().context("a measuring thread ended before it began")?)
             .collect::<Result<_>>()?;
-        let started_ns = *start.get_or_init(|| now_ns() + nanoseconds(args.period()));
+        let started_ns = *start.get_or_init(|| now_ns() + nanoseconds(args.period));
         Ok(Self {
             threads,
             wakeups,
@@ -110,7 +110,7 @@ impl Waker {
         if let Some(cpu) = args.cpus().iter().cycle().nth(self.number.into()) {
             set_cpus(0, &[*cpu]).with_context(|| format!("cannot bind a thread to CPU {cpu}"))?;
         }
-        policy::set_own(args.policy, args.priority(), args.period())?;
+        policy::set_own(args.policy, args.priority(), args.period)?;
         let known_as = match &self.recorder {
             Some(recorder) => recorder.introduce(self.number)?,
             None => 0,
@@ -119,7 +119,7 @@ impl Waker {
     }
 
     fn measure(self, start_ns: u64, known_as: u32) {
-        let period_ns = nanoseconds(self.args.period());
+        let period_ns = nanoseconds(self.args.period);
         let threads = u64::from(self.args.threads);
         let mut planned_ns = start_ns + period_ns * u64::from(self.number) / threads;
         let mut left = self.args.wakeups.map_or(u64::MAX, |all| {

@@ -51,7 +51,7 @@ impl PlotData {
             }
         };
         note(self.left_out_sockets, "less busy ones are not drawn")
-            + &note(self.left_out_lines, "lines were not understood and passed over")
+            + &note(self.left_out_lines, "lines were not understood and skipped")
     }
 }
 
@@ -94,7 +94,7 @@ pub fn read(input: impl BufRead) -> Result<PlotData> {
     }
     let mut sockets: Vec<SocketSeries> = sockets.into_values().filter(|s| s.samples.len() > 1).collect();
     if sockets.is_empty() {
-        bail!("it holds no socket that was seen twice: was anything sent while it was recorded?");
+        bail!("no socket was sampled twice: was there any traffic during the recording?");
     }
     sockets.sort_by(|a, b| volume(b).total_cmp(&volume(a)));
     let left_out_sockets = sockets.len().saturating_sub(SOCKETS_DRAWN);
@@ -112,7 +112,7 @@ pub fn read(input: impl BufRead) -> Result<PlotData> {
 
 fn read_header(line: Option<std::io::Result<String>>) -> Result<Header> {
     let line = line.context("the file is empty")?.context("it is not text")?;
-    let header: Header = serde_json::from_str(&line).context("its first line is not a record's header")?;
+    let header: Header = serde_json::from_str(&line).context("its first line is not the header of a record")?;
     if header.schema != SCHEMA {
         bail!("its schema is `{}`, not `{SCHEMA}`", header.schema);
     }

@@ -18,7 +18,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, interval_at, sleep_until, timeout};
 
-use crate::commands::peer::wire::{ConnectionKind, Frame, hello, read_frame, tune, write_frame};
+use super::wire::{ConnectionKind, Frame, hello, read_frame, tune, write_frame};
 use crate::kernel::calls::tcp_info;
 
 /// For a connection to the peer.
@@ -89,7 +89,7 @@ pub async fn connect(peer: SocketAddr, kind: ConnectionKind) -> Result<TcpStream
     let connected = timeout(PATIENCE, TcpStream::connect(peer)).await;
     let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let mut stream =
-        connected.with_context(|| format!("cannot reach the peer at {peer}: does `giveway peer` run there?"))?;
+        connected.with_context(|| format!("cannot reach the peer at {peer}: does `giveway try --serve` run there?"))?;
     tune(&stream)?;
     stream.write_all(&hello(kind)).await.context("the peer is gone")?;
     Ok(stream)

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, interval_at, sleep_until, timeout_at};
 
 use super::load::{Window, connect};
-use crate::commands::peer::wire::{ConnectionKind, PROBE_BYTES, hello};
+use super::wire::{ConnectionKind, PROBE_BYTES, hello};
 
 const BETWEEN_CONNECTIONS: Duration = Duration::from_millis(100);
 const BETWEEN_MESSAGES: Duration = Duration::from_millis(50);

@@ -30,7 +30,7 @@ pub fn sizing(sizing: &Sizing) -> String {
     let seen = detectable_percent.map_or("no change".to_owned(), |percent| format!("a change of {percent:.0}%"));
     format!(
         "a change of {effect_percent}% in {question} would take {expected}; the {pairs_at_most} that there is time for \
-         (--minutes) show {seen} with 95%"
+         (--max-time) show {seen} with 95%"
     )
 }
 
@@ -130,12 +130,12 @@ fn picture(answers: &[Comparison]) -> String {
 }
 
 fn explained(report: &TrialReport) -> String {
-    let mut text = "\nAll intervals together hold with 99%. Of trials in which nothing differs at most\n1% show a \
-                    difference (Holm). `sees`: the change that is found with 95%.\n"
+    let mut text = "\nJoint confidence of all intervals: 99% (Holm); at most 1% of tests without a\ndifference show \
+                    one. `sees`: the smallest change found with probability 95%.\n"
         .to_owned();
     if let Some(sizing) = report.sizing.as_ref().filter(|sizing| !sizing.is_enough) {
         text += &format!(
-            "There was no time (--minutes) for the pairs that {}% in {} takes.\n",
+            "--max-time was too short for the pairs that {}% in {} needs.\n",
             sizing.effect_percent, sizing.question
         );
     }
@@ -144,7 +144,7 @@ fn explained(report: &TrialReport) -> String {
         .iter()
         .all(|answer| answer.finding.verdict == TrialVerdict::NoDifference)
     {
-        text += "No difference is shown. One that is larger than `sees` would most likely be.\n";
+        text += "No difference was found. One larger than `sees` would probably have been.\n";
     }
     text
 }

@@ -61,7 +61,7 @@ fn what_doubles_in_each_pair_is_better_and_the_rest_is_said_to_be_unknown() {
         "{text}"
     );
     assert!(line("late_percent").ends_with("no difference"), "{text}");
-    assert!(line("goodinstall_mbit").ends_with("not measured"), "{text}");
+    assert!(line("goodput_up_mbit").ends_with("not measured"), "{text}");
     let longest = text.lines().skip(1).map(str::len).max();
     assert!(longest.unwrap() <= 80, "{text}");
     let json = serde_json::to_value(&report).unwrap();
@@ -90,7 +90,7 @@ fn what_there_is_no_time_for_is_said_before_the_trial_and_after_it() {
         report.sizing = Some(of(Some(20), is_enough));
         report::text(&report)
     };
-    let line = "There was no time (--minutes) for the pairs that 10% in rpm takes.";
+    let line = "There was no time (--max-time) for the pairs that 10% in rpm takes.";
     assert!(
         text(false).contains(line) && !text(true).contains(line),
         "{}",

@@ -238,16 +238,17 @@ impl Refusal {
         let (status, reason) = match self {
             Self::NotAllowed(ClientId::User(uid)) => (
                 "403 Forbidden",
-                format!("uid {uid} is not served here: `giveway web --allow {uid}` serves it too\n"),
+                format!("uid {uid} is not allowed here: start `giveway web --allow {uid}`\n"),
             ),
             Self::NotAllowed(ClientId::Network(_)) => (
                 "403 Forbidden",
-                "the kernel does not tell whose connection this is (inet_diag): `giveway web --anyone` serves it\n"
+                "the kernel does not report the owner of this connection (inet_diag): `giveway web --anyone` \
+                 serves everyone\n"
                     .to_owned(),
             ),
             Self::Crowded => (
                 "503 Service Unavailable",
-                format!("{OF_ONE} connections of a user or network are the most, {OF_ALL} of all\n"),
+                format!("too many connections: at most {OF_ONE} of a user or network, {OF_ALL} in all\n"),
             ),
         };
         let length = reason.len();

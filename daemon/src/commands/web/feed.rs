@@ -67,7 +67,7 @@ impl Feed {
         match tokio::time::timeout(PATIENCE, latest.changed()).await {
             Ok(Ok(())) => latest.borrow().clone(),
             Ok(Err(_)) => Arc::new(Snapshot::without(
-                "the thread that asks the daemon has ended: start `giveway web` anew",
+                "the thread that queries the daemon has ended: restart `giveway web`",
             )),
             Err(_) => Arc::new(Snapshot::without("the daemon does not answer")),
         }

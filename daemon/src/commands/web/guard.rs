@@ -65,26 +65,25 @@ fn refusal(request: &Request, hosts: &[String]) -> Option<(StatusCode, &'static 
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         return Some((
             StatusCode::METHOD_NOT_ALLOWED,
-            "only GET and HEAD: nothing can be changed here\n",
+            "only GET and HEAD are allowed: this page is read-only\n",
         ));
     }
     if has_body(headers) {
-        return Some((StatusCode::PAYLOAD_TOO_LARGE, "a request has no body here\n"));
+        return Some((StatusCode::PAYLOAD_TOO_LARGE, "requests with a body are refused\n"));
     }
     let Some(host) = host(request) else {
         return Some((StatusCode::BAD_REQUEST, "one Host header is needed\n"));
     };
     if !is_ours(&host, hosts) {
-        let reason =
-            "this is not a name of this page: use the address that `giveway web` told, or start it with --host NAME\n";
+        let reason = "unknown host name: use the address that `giveway web` printed, or start it with --host NAME\n";
         return Some((StatusCode::MISDIRECTED_REQUEST, reason));
     }
     // Ours has none; one that somebody else has set up while this server was down would stay in between.
     if headers.contains_key("service-worker") {
-        return Some((StatusCode::FORBIDDEN, "this page has no service worker\n"));
+        return Some((StatusCode::FORBIDDEN, "service workers are refused\n"));
     }
     if is_of_another_page(headers, &host) {
-        return Some((StatusCode::FORBIDDEN, "other pages get nothing from here\n"));
+        return Some((StatusCode::FORBIDDEN, "requests from other pages are refused\n"));
     }
     None
 }

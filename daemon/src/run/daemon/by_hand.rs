@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use giveway_engine::class;
 use giveway_engine::class::by_hand::{MOST_PROCESSES, SetByHand, Target};
+use giveway_engine::config::Config;
 use giveway_engine::model::{ChosenLimit, Class, Limit, Process, ProcessId, ROOT, Rates, Treatment};
 use giveway_engine::network::action::Input;
 use giveway_engine::queue;
@@ -21,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::Running;
 use crate::actuate::queue::admission::number_of;
 use crate::control::server::Asker;
-use crate::control::{BY_HAND_SCHEMA, ByHandNow, Request, SettingKind, TargetId};
+use crate::control::{ByHandNow, Request, SettingKind, TargetId};
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::now;
 use crate::kernel::tasks::shown;
@@ -201,7 +202,6 @@ impl Running {
     fn by_hand_now(&self, asker: Asker) -> ByHandNow {
         let may_see = |set: &SetByHand| asker.is_reader || set.uid == asker.uid;
         ByHandNow {
-            schema: BY_HAND_SCHEMA,
             by_hand: self.daemon.engine.overview().by_hand_views(may_see),
             target: None,
             changed: false,
@@ -624,6 +624,11 @@ impl Running {
         }
         self.step(Input::Queue(queue::Input::Rates(links)))?;
         Ok(Ok(true))
+    }
+
+    /// What is used, with what was set of links at run time.
+    pub(super) fn effective_config(&self) -> Config {
+        self.daemon.config.with_link_rates(&self.by_hand.links)
     }
 
     /// What was set under the daemon before, as far as it is there still.

@@ -53,8 +53,8 @@ impl Running {
                 };
                 let _ = answer.send(done);
             }
-            Call::Active { request, asker, answer } => {
-                let _ = answer.send(self.answer_active(&request, asker)?);
+            Call::Focus { request, asker, answer } => {
+                let _ = answer.send(self.answer_focus(&request, asker)?);
             }
             Call::Pause {
                 asker,
@@ -72,6 +72,9 @@ impl Running {
             }
             Call::LinkRate { name, rates, answer } => {
                 let _ = answer.send(self.set_link_rates(name, rates)?);
+            }
+            Call::Config(answer) => {
+                let _ = answer.send(self.effective_config());
             }
             Call::Reload(answer) => self.begin_reload(Some(answer)),
             Call::Stop(client) => return Ok(Some(client)),

@@ -123,7 +123,7 @@ fn along_a_row_of_locks_the_first_pays_for_the_last() {
 fn when_a_starvation_detector_waits_for_what_was_donated_only_the_donor_loses_it() {
     let locks = Locks::new("starvation_detector");
     // A budget of ten CPUs over ten seconds: nothing but the starvation_detector can end it.
-    let limits = "[priority_limits]\ntotal_percent = 95\nwindow_ms = 10000\nstarvation_detector_ms = 300\n";
+    let limits = "[priority_limits]\ntotal_percent = 95\nwindow_ms = 10000\nstarvation_ms = 300\n";
     let innocent = Program::shell("innocent");
     let other = innocent.rule("").replacen("test", "other", 1);
     let config = format!("{}{other}{limits}", locks.granted.rule("budget_percent = 1000"));
@@ -149,7 +149,7 @@ fn an_owner_that_has_lost_its_own_priority_has_one_that_is_donated() {
     let locks = Locks::new("lost");
     let second = Program::example_as("locks", "lost-second");
     let other = second.rule("").replacen("test", "other", 1);
-    let limits = "[priority_limits]\nstarvation_detector_ms = 10000\n";
+    let limits = "[priority_limits]\nstarvation_ms = 10000\n";
     let _watched = watched_alone(&format!("{}{other}{limits}", locks.granted.rule("")), &locks.granted);
     let mut owner = locks.ready(&second, "lock:0", "compute:60000");
     becomes(owner.pid(), "FIFO 20");
@@ -182,7 +182,7 @@ fn counts_what_is_donated(test: &str, waits_first: bool) {
     );
     let grant = || {
         assert!(
-            giveway(&["realtime", "add", "--exe", &locks.granted.path, "--priority", "20"])
+            giveway(&["priority", "add", "--exe", &locks.granted.path, "--priority", "20"])
                 .status
                 .success()
         )
@@ -222,7 +222,7 @@ fn a_handler_of_requests_that_waits_for_a_lock_costs_its_chain() {
     let port: u16 = handler.lines().next().unwrap().parse().unwrap();
     // So long a deadline that it stays raised by itself.
     let chain = format!("[[chain]]\nlocal_port = {port}\nbudget_ms = 9000\nshare_percent = 30\n");
-    let config = format!("[queue]\nbackend = \"none\"\n{chain}[priority_limits]\nstarvation_detector_ms = 10000\n");
+    let config = format!("[queue]\nbackend = \"none\"\n{chain}[priority_limits]\nstarvation_ms = 10000\n");
     let config = Scratch::new("chain.toml", &config);
     let _daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
     let far = lab.far(|| UdpSocket::bind(("0.0.0.0", 0)).unwrap());

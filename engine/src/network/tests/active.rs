@@ -53,7 +53,7 @@ fn flows_that_no_pass_shows_any_more_follow_too_and_back() {
     assert_eq!(classes(&engine), [Class::Bulk, Class::Background]);
     let view = engine.status(Duration::from_secs(1));
     assert_eq!(view.flows[1].class_rule, "a.toml:1");
-    assert!(view.flows[1].class_reason.contains("/a (giveway active by uid 0)"));
+    assert!(view.flows[1].class_reason.contains("/a (giveway focus by uid 0)"));
     assert_eq!(view.focus[0].cgroup, "/a");
     activate(&mut engine, 400, &[]);
     see(&mut engine, 400, Vec::new(), false);

@@ -234,7 +234,7 @@ fn add_rules(control: &str) {
 fn spin_with_priority(about: &AbuserOptions) {
     while goes_on() {
         let mut command = Command::new(&about.giveway);
-        command.args("exec --realtime 10 -- timeout 2 sh -c".split(' '));
+        command.args("exec --priority 10 -- timeout 2 sh -c".split(' '));
         command.arg("while :; do :; done");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let _ = command.status();

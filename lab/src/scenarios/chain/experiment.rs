@@ -146,7 +146,7 @@ fn set_up(chain: &Chain, end: &Namespace, run: &Run, role: &str) -> Result<Optio
     let mut configuration = json!({
         "cap": {"policy": "none"},
         "link": {"rate_mbit": RATE_MBIT as f64},
-        "queue": {"backend": if queue { "qdisc" } else { "none" }},
+        "queue": {"backend": if queue { "bpf" } else { "none" }},
     });
     if receive {
         configuration["receive"] = json!({"threaded_napi": true, "napi_priority": chain.napi_priority});

@@ -49,7 +49,7 @@ const HTB: LinkQueue = LinkQueue {
 };
 const QDISC: LinkQueue = LinkQueue {
     name: "qdisc",
-    backend: "qdisc",
+    backend: "bpf",
     guest: Some(Guest::VIRTUAL),
     about: "the BPF qdisc",
     ..HTB

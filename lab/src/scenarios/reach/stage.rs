@@ -40,12 +40,10 @@ const QUEUE_LIMIT: Duration = Duration::from_secs(60);
 /// who looks for it finds it.
 const SAYS: &[&str] = &[
     "not enforced",
-    "does not hold",
-    "do not hold",
     "not held",
-    "runs without it",
+    "running the command without it",
     "dry run",
-    "nothing is active",
+    "all changes are undone",
 ];
 
 /// Fields go in this order: what runs, then where it runs.

@@ -328,7 +328,7 @@ impl<'a> Operator<'a> {
             "cap": {"policy": "none"},
             "link": link,
             "queue": {
-                "backend": pick(random, &["qdisc", "qdisc", "auto", "htb"]),
+                "backend": pick(random, &["bpf", "bpf", "auto", "htb"]),
                 "admission": admission,
                 "drop_late": drop_late,
                 "cpu_gate": cpu_gate,

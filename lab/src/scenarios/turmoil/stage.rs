@@ -76,7 +76,7 @@ impl TurmoilTestbed {
             // A packet that waits for its peer never comes to the queue.
             let mac = text(FAR_MAC);
             let _ = self.near.ip(&format!(
-                "peer replace {address} lladdr {mac} dev {device} nud permanent"
+                "neighbour replace {address} lladdr {mac} dev {device} nud permanent"
             ));
         }
     }

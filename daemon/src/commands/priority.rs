@@ -1,34 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `giveway realtime`: asks the daemon to add or remove a rule, or lists the rules and the processes that they match.
+//! `giveway priority`: asks the daemon to add or remove a rule, or lists the rules and the processes that they match.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use giveway_engine::config::{Conditions, PrioritySection, SchedPolicyName};
 use giveway_engine::priority::{MatchedStatus, PriorityStatus};
 
-use crate::commands::args::{Json, policies};
-use crate::commands::{print, print_json};
-use crate::control::{LaunchTerms, Request, client};
+use crate::cli::{ASKS, REMOVES};
+use crate::commands::args::{Json, after, duration, policies};
+use crate::commands::print_output;
+use crate::control::{PriorityChange, Request, client};
 use crate::place::Place;
-use crate::say::{note, print_line};
+use crate::say::note;
 
 #[derive(Subcommand)]
-pub enum RealtimeCommand {
-    /// Give it to processes of this kind, also to those that run already, until the daemon ends
-    Add(RealtimeRuleArgs),
+pub enum PriorityCommand {
+    /// Add a rule, also for processes that run already
+    ///
+    /// It holds until the daemon ends; [[priority]] in the configuration keeps it.
+    #[command(after_help = after(
+        ASKS,
+        &[
+            "sudo giveway priority add --exe /usr/bin/controller --priority 20",
+            "giveway priority add --exe /usr/bin/controller --user robot --priority 5 --cpus 2",
+            "sudo giveway priority add --exe /usr/bin/camera --policy deadline --runtime 2ms --period 10ms",
+        ],
+    ))]
+    Add(Box<PriorityRuleArgs>),
     /// Remove a rule: its processes lose the priority
+    #[command(after_help = after(REMOVES, &["sudo giveway priority remove /usr/bin/controller"]))]
     Remove {
         /// As `list` shows it
         name: String,
+        #[command(flatten)]
+        output: Json,
     },
-    /// Show the rules and the processes that have it
+    /// Show the rules and the processes that have real-time priority
+    #[command(after_help = after(ASKS, &["giveway priority list", "giveway priority list --json"]))]
     List(Json),
 }
 
 #[derive(Args)]
-pub struct RealtimeRuleArgs {
+pub struct PriorityRuleArgs {
     /// The executable; root's, unless --user is given
     #[arg(long, value_name = "PATH", required_unless_present = "user")]
     pub exe: Option<PathBuf>,
@@ -49,15 +65,15 @@ pub struct RealtimeRuleArgs {
     /// For fifo and rr (1 to 48)
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=48))]
     pub priority: u32,
-    /// For the deadline policy: so much CPU time ...
-    #[arg(long, value_name = "US")]
-    pub runtime_us: Option<u32>,
+    /// For the deadline policy: so much CPU time (2ms) ...
+    #[arg(long, value_name = "TIME", value_parser = duration("us", LEAST..=MOST))]
+    pub runtime: Option<Duration>,
     /// ... within so long of each period's start; without it the period
-    #[arg(long, value_name = "US")]
-    pub deadline_us: Option<u32>,
+    #[arg(long, value_name = "TIME", value_parser = duration("us", LEAST..=MOST))]
+    pub deadline: Option<Duration>,
     /// The deadline policy's period
-    #[arg(long, value_name = "US")]
-    pub period_us: Option<u32>,
+    #[arg(long, value_name = "TIME", value_parser = duration("us", LEAST..=MOST))]
+    pub period: Option<Duration>,
     /// Only on these CPUs, e.g. 0,2
     #[arg(long, value_delimiter = ',')]
     pub cpus: Vec<u32>,
@@ -70,41 +86,48 @@ pub struct RealtimeRuleArgs {
     /// What `remove` and `why` call it; the executable's path if absent
     #[arg(long)]
     pub name: Option<String>,
+    #[command(flatten)]
+    pub output: Json,
 }
 
-pub fn run(command: &RealtimeCommand) -> Result<()> {
+const LEAST: Duration = Duration::from_micros(1);
+/// The kernel's own bounds are narrower; the daemon knows them.
+const MOST: Duration = Duration::from_secs(60);
+
+pub fn run(command: &PriorityCommand) -> Result<()> {
     let place = Place::here()?;
     match command {
-        RealtimeCommand::Add(args) => {
-            let rule = Box::new(PrioritySection::from(args));
+        PriorityCommand::Add(args) => {
+            let rule = Box::new(PrioritySection::from(&**args));
             let exe = rule.conditions.exe.clone();
-            let _: Option<LaunchTerms> = client::ask(&place, Request::RealtimeAdd { rule })?.first()?;
-            print("the rule holds until the daemon ends; `giveway realtime list` shows it\n")?;
+            let added: PriorityChange = client::ask(&place, Request::PriorityAdd { rule })?.first()?;
+            print_output(args.output.json, &added, || {
+                format!(
+                    "rule `{}` added until the daemon ends; `giveway priority list` shows it\n",
+                    added.name
+                )
+            })?;
             if let Some(exe) = exe.filter(|exe| !Path::new(exe).exists()) {
-                note(format_args!("there is no {exe} now; the rule waits for it"));
+                note(format_args!("{exe} does not exist yet; the rule applies once it does"));
             }
+            Ok(())
         }
-        RealtimeCommand::Remove { name } => {
-            let request = Request::RealtimeRemove { name: name.clone() };
-            let _: Option<LaunchTerms> = client::ask(&place, request)?.first()?;
-            print_line(format_args!(
-                "rule `{name}` is removed, and the priorities that it gave are revoked"
-            ))?;
+        PriorityCommand::Remove { name, output } => {
+            let request = Request::PriorityRemove { name: name.clone() };
+            let removed: PriorityChange = client::ask(&place, request)?.first()?;
+            print_output(output.json, &removed, || {
+                format!("rule `{}` removed, its priorities revoked\n", removed.name)
+            })
         }
-        RealtimeCommand::List(output) => {
-            let view: PriorityStatus = client::ask(&place, Request::RealtimeList)?.first()?;
-            if output.json {
-                print_json(&view)?;
-            } else {
-                print(&render(&view))?;
-            }
+        PriorityCommand::List(output) => {
+            let view: PriorityStatus = client::ask(&place, Request::PriorityList)?.first()?;
+            print_output(output.json, &view, || render(&view))
         }
     }
-    Ok(())
 }
 
-impl From<&RealtimeRuleArgs> for PrioritySection {
-    fn from(args: &RealtimeRuleArgs) -> Self {
+impl From<&PriorityRuleArgs> for PrioritySection {
+    fn from(args: &PriorityRuleArgs) -> Self {
         let default = Self::default();
         let absolute = |exe: &std::path::PathBuf| std::path::absolute(exe).unwrap_or_else(|_| exe.clone());
         Self {
@@ -119,14 +142,18 @@ impl From<&RealtimeRuleArgs> for PrioritySection {
             },
             policy: args.policy,
             priority: args.priority,
-            runtime_us: args.runtime_us,
-            deadline_us: args.deadline_us,
-            period_us: args.period_us,
+            runtime_us: args.runtime.map(us),
+            deadline_us: args.deadline.map(us),
+            period_us: args.period.map(us),
             cpus: args.cpus.clone(),
             budget_percent: args.budget_percent.unwrap_or(default.budget_percent),
             max_tasks: args.max_tasks.unwrap_or(default.max_tasks),
         }
     }
+}
+
+fn us(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }
 
 fn render(view: &PriorityStatus) -> String {
@@ -143,7 +170,8 @@ fn render(view: &PriorityStatus) -> String {
         );
     }
     if view.rules.is_empty() {
-        text += "no rules; `giveway realtime add --exe PATH` makes one, [[priority]] in the configuration keeps it\n";
+        text += "no rules; `giveway priority add --exe PATH` adds one, [[priority]] in the configuration makes \
+                 it permanent\n";
     }
     if !view.processes.is_empty() {
         text += "\n       PID TASKS   CPU%  PROCESS               NOW\n";

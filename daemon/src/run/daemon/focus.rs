@@ -12,7 +12,7 @@ use giveway_engine::network::action::Input;
 
 use super::Running;
 use crate::control::server::Asker;
-use crate::control::{ActiveFor, ActiveNow, Request};
+use crate::control::{FocusNow, FocusView, Request};
 use crate::kernel::now;
 use crate::kernel::owner::OwnerReader;
 use crate::kernel::tasks::shown;
@@ -22,7 +22,7 @@ use crate::lookup::Sessions;
 const USERS: usize = 64;
 
 #[derive(Default)]
-pub(super) struct ActiveClaims {
+pub(super) struct FocusClaims {
     said: BTreeMap<u32, Claim>,
     sessions: Vec<Activity>,
     /// What is wrong with the files of sessions.
@@ -44,7 +44,7 @@ impl Claim {
     }
 }
 
-impl ActiveClaims {
+impl FocusClaims {
     fn claim(&mut self, owners: &OwnerReader, asker: Asker, id: u64, for_s: Option<u32>) -> Result<(), String> {
         let users = self.said.keys().filter(|uid| **uid != 0).count();
         let uid = asker.uid;
@@ -101,7 +101,7 @@ impl ActiveClaims {
         said.chain(self.sessions.iter().cloned()).collect()
     }
 
-    fn shown_to(&self, asker: Asker) -> ActiveNow {
+    fn shown_to(&self, asker: Asker, changed: bool) -> FocusNow {
         let left_s = |activity: &Activity| {
             let until = self
                 .said
@@ -112,29 +112,30 @@ impl ActiveClaims {
         };
         let is_for_asker = |activity: &Activity| asker.is_reader || activity.is_for_all() || activity.uid == asker.uid;
         let active = self.all().into_iter().filter(is_for_asker);
-        ActiveNow {
-            active: active
-                .map(|activity| ActiveFor {
+        FocusNow {
+            focus: active
+                .map(|activity| FocusView {
                     left_s: left_s(&activity),
                     activity,
                 })
                 .collect(),
+            changed,
         }
     }
 }
 
 impl Running {
-    pub(super) fn answer_active(&mut self, request: &Request, asker: Asker) -> Result<Result<ActiveNow, String>> {
+    pub(super) fn answer_focus(&mut self, request: &Request, asker: Asker) -> Result<Result<FocusNow, String>> {
         let done = match request {
-            Request::Active { cgroup, for_s } => self.active.claim(&self.daemon.owners, asker, *cgroup, *for_s),
-            Request::ActiveNone => {
-                self.active.said.remove(&asker.uid);
-                Ok(())
+            Request::Focus { cgroup, for_s } => {
+                let claimed = self.active.claim(&self.daemon.owners, asker, *cgroup, *for_s);
+                claimed.map(|()| true)
             }
-            _ => Ok(()),
+            Request::FocusClear => Ok(self.active.said.remove(&asker.uid).is_some()),
+            _ => Ok(false),
         };
         self.feed_active()?;
-        Ok(done.map(|()| self.active.shown_to(asker)))
+        Ok(done.map(|changed| self.active.shown_to(asker, changed)))
     }
 
     pub(super) fn follow_sessions(&mut self) -> Result<()> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `giveway try` and `giveway peer` say to each other over TCP. A connection begins with a hello that names its kind. On a
+//! What `giveway try --peer` and `giveway try --serve` say to each other over TCP. A connection begins with a hello that names its kind. On a
 //! probe each 16 bytes come back. On a transfer both ends send frames: filling one way or the other, and between it questions
 //! that come back as answers.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `giveway peer`: the remote host of `giveway try`, on another machine. It takes and sends what fills the link, and answers
+//! `giveway try --serve`: the peer of a test that another machine runs. It takes and sends what fills the link, and answers
 //! probes. Anybody who reaches its address may use it, so everything is bounded, and it sends nothing to an address that has
 //! not completed a TCP handshake.
 
@@ -10,7 +10,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::Args;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,9 +18,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::time::{sleep, timeout};
 
-pub mod wire;
-
-use wire::{
+use super::wire::{
     ConnectionKind, Frame, HELLO_BYTES, LONGEST, MOST_BYTES, PROBE_BYTES, kind_of, read_frame, tune, write_frame,
 };
 
@@ -33,30 +30,20 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 /// Questions of a transfer that wait for their answers.
 const WAITING: usize = 64;
 
-#[derive(Args)]
-pub struct PeerArgs {
-    /// Where to listen: an address of the link that is to be tried
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub listen: SocketAddr,
-}
-
-pub fn run(args: &PeerArgs) -> Result<()> {
+pub fn run(address: SocketAddr) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the server")?;
-    tokio::task::LocalSet::new().block_on(&runtime, serve(args))
+    tokio::task::LocalSet::new().block_on(&runtime, serve(address))
 }
 
-async fn serve(args: &PeerArgs) -> Result<()> {
-    let listener = TcpListener::bind(args.listen).await.with_context(|| {
-        format!(
-            "cannot listen on {}: choose another address or port with --listen",
-            args.listen
-        )
-    })?;
+async fn serve(address: SocketAddr) -> Result<()> {
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}: choose another address or port"))?;
     let at = listener.local_addr()?;
-    tracing::info!("`giveway try --peer {at}` finds this peer; Ctrl-C ends it");
+    tracing::info!("on the other machine: giveway try --peer {at}  (Ctrl-C stops serving)");
     if !at.ip().to_canonical().is_loopback() {
-        tracing::warn!("whoever reaches {at} may fill this machine's link through it, for as long as it runs");
+        tracing::warn!("warning: anyone who reaches {at} can fill this machine's link while it runs");
     }
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let guests = Guests::default();
@@ -151,7 +138,7 @@ async fn answer(mut stream: TcpStream) -> Result<()> {
                 said = write_frames(writer, asked, kind == ConnectionKind::Down) => said,
             }
         }
-        None => bail!("it is no `giveway try` of this version"),
+        None => bail!("not a `giveway try` of this version"),
     }
 }
 
@@ -170,7 +157,10 @@ async fn read_frames(reader: OwnedReadHalf, questions: Sender<u64>) -> Result<()
         let (frame, bytes) = read_frame(&mut reader).await?;
         heard += bytes as u64;
         if let Frame::Question(number) = frame {
-            ensure!(questions.try_send(number).is_ok(), "it asks faster than it reads");
+            ensure!(
+                questions.try_send(number).is_ok(),
+                "it sends requests faster than it reads answers"
+            );
         }
     }
     Ok(())

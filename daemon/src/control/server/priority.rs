@@ -6,45 +6,57 @@ use giveway_engine::config::{Conditions, Config, PrioritySection};
 use giveway_engine::priority::PriorityRule;
 use tokio::net::unix::UCred;
 
-use super::super::{LaunchTerms, Request};
+use super::super::{LaunchTerms, PriorityChange};
 use super::Handlers;
 use crate::kernel::uid_of;
 
-pub(super) async fn change(
+pub(super) async fn add(
     handlers: &Handlers,
-    request: Request,
+    rule: PrioritySection,
+    uid: u32,
+    gids: Vec<u32>,
+) -> Result<PriorityChange, String> {
+    handlers.realtime.may_ask(uid, &gids)?;
+    let rule = checked(handlers, rule, uid).await?;
+    let name = rule.name.clone();
+    handlers.realtime.add(rule, uid, gids).await?;
+    Ok(PriorityChange { name })
+}
+
+pub(super) async fn remove(
+    handlers: &Handlers,
+    name: String,
+    uid: u32,
+    gids: &[u32],
+) -> Result<PriorityChange, String> {
+    handlers.realtime.may_ask(uid, gids)?;
+    handlers.realtime.remove(name.clone(), uid).await?;
+    Ok(PriorityChange { name })
+}
+
+/// For the asking process itself.
+pub(super) async fn launch(
+    handlers: &Handlers,
+    schedule: PrioritySection,
     peer: &UCred,
     gids: Vec<u32>,
-) -> Result<Option<LaunchTerms>, String> {
+) -> Result<LaunchTerms, String> {
     let uid = peer.uid();
     handlers.realtime.may_ask(uid, &gids)?;
-    match request {
-        Request::RealtimeAdd { rule } => {
-            let rule = checked(handlers, *rule, uid).await?;
-            handlers.realtime.add(rule, uid, gids).await.map(|()| None)
-        }
-        Request::RealtimeRemove { name } => handlers.realtime.remove(name, uid).await.map(|()| None),
-        Request::Launch { policy, priority, cpus } => {
-            let rule = PrioritySection {
-                conditions: Conditions {
-                    user: Some(uid.to_string()),
-                    ..Conditions::default()
-                },
-                policy,
-                priority,
-                cpus,
-                ..PrioritySection::default()
-            };
-            let rule = checked(handlers, rule, uid).await?;
-            let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
-            let pid = pid.ok_or("the asking process is not visible in this pid namespace")?;
-            handlers.realtime.launch(pid, rule.schedule, uid, gids).await?;
-            Ok(Some(LaunchTerms {
-                rttime_ms: handlers.limits.rttime_ms,
-            }))
-        }
-        _ => Err("not about real time".to_owned()),
-    }
+    let rule = PrioritySection {
+        conditions: Conditions {
+            user: Some(uid.to_string()),
+            ..Conditions::default()
+        },
+        ..schedule
+    };
+    let rule = checked(handlers, rule, uid).await?;
+    let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
+    let pid = pid.ok_or("the asking process is not visible in this pid namespace")?;
+    handlers.realtime.launch(pid, rule.schedule, uid, gids).await?;
+    Ok(LaunchTerms {
+        rttime_ms: handlers.limits.rttime_ms,
+    })
 }
 
 /// The rule that a user asks for, checked as strictly as one of the configuration.

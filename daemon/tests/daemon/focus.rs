@@ -183,8 +183,8 @@ fn text(bytes: Vec<u8>) -> String {
 }
 
 /// What root says.
-fn active(arguments: &[&str]) -> String {
-    let output = giveway(&[&["active"], arguments].concat());
+fn focus(arguments: &[&str]) -> String {
+    let output = giveway(&[&["focus"], arguments].concat());
     assert!(output.status.success(), "{output:?}");
     text(output.stdout)
 }
@@ -202,7 +202,7 @@ fn bulk_outside_of_what_root_names_is_background_within_a_second_and_until_it_is
     let uploads = Uploads::of(NOBODY);
     uploads.become_classes(["bulk", "bulk"]);
     let doing = format!("{}/doing", uploads.group.path);
-    assert_eq!(active(&[&doing]), format!("{doing} (giveway active by uid 0)\n"));
+    assert_eq!(focus(&["set", &doing]), format!("{doing} (giveway focus by uid 0)\n"));
     let took = uploads.become_classes(["bulk", "background"]);
     assert!(took < Duration::from_secs(1), "{took:?}");
     let reason = text(giveway(&["why", &uploads.ports[1].to_string()]).stdout);
@@ -211,8 +211,8 @@ fn bulk_outside_of_what_root_names_is_background_within_a_second_and_until_it_is
         "{reason}"
     );
     let status = text(giveway(&["status"]).stdout);
-    assert!(status.contains(&format!("active      {doing}")), "{status}");
-    assert!(active(&["--none"]).contains("nothing is active"));
+    assert!(status.contains(&format!("focus       {doing}")), "{status}");
+    assert!(focus(&["clear"]).contains("no focus is set"));
     let took = uploads.become_classes(["bulk", "bulk"]);
     assert!(took < Duration::from_secs(1), "{took:?}");
 }
@@ -221,20 +221,20 @@ fn bulk_outside_of_what_root_names_is_background_within_a_second_and_until_it_is
 fn one_line_on_the_control_socket_says_it_and_it_ends_with_its_time_and_with_the_cgroup() {
     let uploads = Uploads::of(NOBODY);
     let id = uploads.group.id("/doing");
-    let answer = ask(&json!({"request": "active", "cgroup": id, "for_s": 2}));
-    let shown = &answer["ok"]["active"][0];
+    let answer = ask(&json!({"request": "focus", "cgroup": id, "for_s": 2}));
+    let shown = &answer["ok"]["focus"][0];
     assert_eq!((&shown["uid"], &shown["left_s"]), (&json!(0), &json!(2)), "{answer}");
     uploads.become_classes(["bulk", "background"]);
     uploads.become_classes(["bulk", "bulk"]);
 
     let short = uploads.group.below("/short");
-    active(&[&short]);
+    focus(&["set", &short]);
     uploads.become_classes(["background", "background"]);
     fs::remove_dir(uploads.group.folder("/short")).unwrap();
     uploads.become_classes(["bulk", "bulk"]);
-    let (line, _) = failure(&giveway(&["active", &short]));
+    let (line, _) = failure(&giveway(&["focus", "set", &short]));
     assert!(line.contains("cannot find the cgroup"), "{line}");
-    let gone = ask(&json!({"request": "active", "cgroup": u64::MAX}));
+    let gone = ask(&json!({"request": "focus", "cgroup": u64::MAX}));
     assert!(gone["error"].as_str().unwrap().contains("no such cgroup"), "{gone}");
 }
 
@@ -244,9 +244,9 @@ fn a_unit_is_found_by_its_name() {
     let name = format!("gw-robot-{}.service", std::process::id());
     let path = slice.below(&format!("/gwactive-sub.slice/{name}"));
     let uploads = Uploads::of(NOBODY);
-    assert_eq!(active(&[&name]), format!("{path} (giveway active by uid 0)\n"));
+    assert_eq!(focus(&["set", &name]), format!("{path} (giveway focus by uid 0)\n"));
     drop(uploads);
-    let (line, code) = failure(&giveway(&["active", "gw-nonexistent.service"]));
+    let (line, code) = failure(&giveway(&["focus", "set", "gw-nonexistent.service"]));
     assert!(code == 1 && line.contains("no running unit"), "{line}");
 }
 
@@ -256,18 +256,18 @@ fn a_user_names_own_cgroups_only_and_for_own_flows_only() {
     let copy = Copy::new("active");
     let [doing, other] = ["/doing", "/else"].map(|name| format!("{}{name}", uploads.group.path));
     uploads.group.give("/doing", NOBODY);
-    let (line, code) = failure(&copy.as_nobody(&["active", &other]));
+    let (line, code) = failure(&copy.as_nobody(&["focus", "set", &other]));
     assert!(code == 1 && line.contains("belongs to uid 0"), "{line}");
-    let output = copy.as_nobody(&["active", &doing]);
+    let output = copy.as_nobody(&["focus", "set", &doing]);
     assert_eq!(
         text(output.stdout),
-        format!("{doing} (giveway active by uid {NOBODY})\n")
+        format!("{doing} (giveway focus by uid {NOBODY})\n")
     );
     uploads.become_classes(["bulk", "background"]);
-    active(&["--none"]);
+    focus(&["clear"]);
     thread::sleep(Duration::from_millis(500));
     uploads.become_classes(["bulk", "background"]);
-    assert!(copy.as_nobody(&["active", "--none"]).status.success());
+    assert!(copy.as_nobody(&["focus", "clear"]).status.success());
     uploads.become_classes(["bulk", "bulk"]);
 }
 
@@ -278,7 +278,7 @@ fn what_a_user_names_changes_nothing_for_others() {
     uploads.group.below("/theirs");
     uploads.group.give("/theirs", NOBODY);
     let theirs = format!("{}/theirs", uploads.group.path);
-    assert!(copy.as_nobody(&["active", &theirs]).status.success());
+    assert!(copy.as_nobody(&["focus", "set", &theirs]).status.success());
     uploads.stay_bulk();
 }
 
@@ -288,7 +288,12 @@ fn a_user_may_name_the_cgroup_of_anothers_that_the_asking_process_is_in() {
     let copy = Copy::new("within");
     let doing = format!("{}/doing", uploads.group.path);
     let client = copy.command(&[]);
-    let words = [client.get_program(), OsStr::new("active"), OsStr::new(&doing)];
+    let words = [
+        client.get_program(),
+        OsStr::new("focus"),
+        OsStr::new("set"),
+        OsStr::new(&doing),
+    ];
     let output = uploads.group.command("/doing", NOBODY, &words).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     uploads.become_classes(["bulk", "background"]);
@@ -341,13 +346,13 @@ fn bulk_outside_of_the_session_at_the_seat_is_background_whoevers_it_is() {
     until("what is in a background.slice is background", || {
         uploads.flows()[1]["class"] == "background"
     });
-    let shown = active(&[]);
+    let shown = focus(&["show"]);
     assert!(
         shown.contains(&format!("session-2.scope (session of uid {uid} at seat0)")),
         "{shown}"
     );
     sessions.write("sessions/2", b"ACTIVE=0\n");
-    until("nothing is active", || active(&[]).contains("nothing is active"));
+    until("nothing is active", || focus(&["show"]).contains("no focus is set"));
     sessions.write_session(uid + 1);
     until("both are outside", || {
         uploads.flows().map(|flow| flow["class"].clone()) == ["background", "background"]
@@ -386,7 +391,7 @@ fn a_folder_of_sessions_that_never_answers_keeps_nobody_waiting() {
     let held = Held::directory(sessions.0.path().join("seats"));
     let mut uploads = Uploads::in_group(Group::new(), NOBODY, &["--sessions", sessions.path()]);
     uploads.stay_bulk();
-    active(&[&format!("{}/doing", uploads.group.path)]);
+    focus(&["set", &format!("{}/doing", uploads.group.path)]);
     uploads.become_classes(["bulk", "background"]);
     uploads.daemon.signal(Signal::SIGTERM);
     let took = until("the daemon has ended", || {
@@ -411,5 +416,5 @@ fn sessions_are_followed_only_if_configured() {
     ];
     let _daemon = Daemon::start(&arguments);
     thread::sleep(Duration::from_millis(2500));
-    assert!(active(&[]).contains("nothing is active"));
+    assert!(focus(&["show"]).contains("no focus is set"));
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Says that this machine is doing what runs in a cgroup, for as long as a command runs: active.py CGROUP COMMAND...
+"""Says that this machine is doing what runs in a cgroup, for as long as a command runs: focus.py CGROUP COMMAND...
 
 CGROUP is a directory, as /sys/fs/cgroup/system.slice/teleop.service. Meanwhile bulk transfers outside of it are background:
 all of them if root says so, else this user's own. A robot's program does the same around what it is doing.
@@ -33,10 +33,10 @@ def say(cgroup):
     """The work goes on without it, so it raises nothing."""
     try:
         # The cgroup's id is the inode of its directory.
-        told = ask({"request": "active", "cgroup": os.stat(cgroup).st_ino, "for_s": FOR_S})
-        return ", ".join(one["cgroup"] for one in told["active"])
+        told = ask({"request": "focus", "cgroup": os.stat(cgroup).st_ino, "for_s": FOR_S})
+        return ", ".join(one["cgroup"] for one in told["focus"])
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        print(f"active.py: {error}", file=sys.stderr)
+        print(f"focus.py: {error}", file=sys.stderr)
 
 
 def keep_saying(cgroup, over):
@@ -54,11 +54,11 @@ def main(cgroup, *command):
     finally:
         over.set()
         try:
-            ask({"request": "active_none"})
+            ask({"request": "focus_clear"})
         except (OSError, ValueError, RuntimeError):
             pass  # it ends by itself
 
 
 if len(sys.argv) < 3:
-    sys.exit("active.py CGROUP COMMAND...")
+    sys.exit("focus.py CGROUP COMMAND...")
 sys.exit(main(*sys.argv[1:]))
