@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::access_point::AccessPoint;
-pub use crate::air::SERVER_ADDRESS;
-use crate::air::{Air, SERVER_DEVICE, STATION_DEVICE};
+pub use crate::channel::SERVER_ADDRESS;
+use crate::channel::{Channel, SERVER_DEVICE, STATION_DEVICE};
 use crate::experiment::Run;
 use crate::giveway::answers::{self, Status};
 use crate::giveway::{self, Daemon};
@@ -28,7 +28,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// Fields go in this order: daemons revert while their namespaces still stand.
 pub struct Cell {
     daemons: Vec<Option<Daemon>>,
-    pub air: Air,
+    pub channel: Channel,
     stations: Vec<Namespace>,
     server: Namespace,
     /// Where logs and raw results of this variant are kept, and what their names begin with.
@@ -60,11 +60,11 @@ impl Cell {
         let role = |number| Namespace::create_small(&format!("sta{number}"));
         let stations: Vec<_> = (1..=access_point.stations).map(role).collect::<Result<_>>()?;
         let server = Namespace::create("server")?;
-        let air = Air::start(&stations, &server, access_point, run.seed)?;
+        let channel = Channel::start(&stations, &server, access_point, run.seed)?;
         connect(&stations, &server)?;
         let mut cell = Self {
             daemons: (0..access_point.stations).map(|_| None).collect(),
-            air,
+            channel,
             stations,
             server,
             raw: run.raw.into(),
@@ -181,7 +181,7 @@ impl Cell {
             .flatten()
             .map(|daemon| daemon.process.stay())
             .collect();
-        pids.extend(self.air.stay()?);
+        pids.extend(self.channel.stay()?);
         let namespaces = self.stations.iter_mut().chain([&mut self.server]);
         let names: Vec<_> = namespaces.map(|namespace| namespace.stay().to_owned()).collect();
         let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();

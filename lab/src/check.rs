@@ -38,8 +38,8 @@ pub fn of_machine(points: &Points) -> Vec<Check> {
         ("daemon_waited_percent", DAEMON_WAITED_PERCENT),
     ];
     let of = |(metric, most): (&'static str, f64)| {
-        let on_air = points.iter().filter(move |(_, metrics)| metrics.contains_key(metric));
-        on_air.map(move |(point, _)| Check::metric(point, metric, Relation::AtMost(most)))
+        let shared_channel = points.iter().filter(move |(_, metrics)| metrics.contains_key(metric));
+        shared_channel.map(move |(point, _)| Check::metric(point, metric, Relation::AtMost(most)))
     };
     bounds.into_iter().flat_map(of).collect()
 }
@@ -50,7 +50,7 @@ pub fn too_busy(points: &Points) -> Vec<String> {
     let missed = verdicts.filter(|verdict| !verdict.ok);
     let told = missed.filter_map(|Verdict { name, value, bound, .. }| {
         Some(format!(
-            "{name} was {:.0} (want {bound}): this machine was too busy, and the numbers are not those of the air alone",
+            "{name} was {:.0} (want {bound}): this machine was too busy, and the numbers are not those of the channel alone",
             value?
         ))
     });
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_was_too_busy_is_told_of_whatever_was_set() {
+    fn busy_machine_is_reported_at_any_settings() {
         let points = points(&[
             ("plain", "lateness_p99_us", 1_500.0),
             ("plain", "daemon_waited_percent", 24.0),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_has_failed() {
+    fn unmeasured_metric_fails_its_check() {
         let verdicts = judge(
             &[metric(Relation::AtMost(5.0), At::Anything)],
             &points(&[]),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lower_limit_of_a_ratio_is_further_off_where_the_rounds_differ() {
+    fn ratio_bound_widens_with_spread_between_rounds() {
         let of = || Quantity::RatioAtLeast {
             variant: "ours".into(),
             over: "plain".into(),

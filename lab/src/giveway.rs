@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::access_point::{BackgroundPolicy, Cap, PAPER_CAPACITY_MBIT, PAPER_MARGIN_BYTES, PAPER_SEGMENT_BYTES};
-use crate::air::{SERVER_ADDRESS, STATION_DEVICE};
+use crate::channel::{SERVER_ADDRESS, STATION_DEVICE};
 use crate::interrupt::{wait_for, wait_until};
 use crate::namespace::Namespace;
 use crate::process::{Process, run};

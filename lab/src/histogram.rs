@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn of_nothing_there_is_no_percentile() {
+    fn empty_histogram_has_no_percentile() {
         assert_eq!(Histogram::default().percentile_us(99.9), None);
     }
 }

@@ -15,12 +15,12 @@ macro_rules! skeleton {
 }
 
 mod access_point;
-mod air;
 mod applicant;
 mod bpf_objects;
 mod calls;
 mod cell;
 mod cgroup;
+mod channel;
 mod check;
 mod experiment;
 mod giveway;
@@ -121,7 +121,7 @@ const ROLES: &[(&str, Act)] = &[
     ("endless-sink", traffic::endless::run_sink),
     ("far-end", traffic::http::run_remote_host),
     ("flood", realtime::flood::run),
-    ("hand-over", |d| report(d, scenarios::switch_cost::trial::run)),
+    ("hand-over", |d| report(d, scenarios::switch_cost::handover::run)),
     ("hostile", traffic::hostile::sender::run),
     ("http", traffic::http::run_client),
     ("icmp-flood", realtime::icmp::run),

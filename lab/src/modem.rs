@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::interrupt::pause_until;
 use crate::namespace::Namespace;
 use crate::network::join_router;

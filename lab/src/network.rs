@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::namespace::Namespace;
 
 /// Without these one packet of a model would stand for many.

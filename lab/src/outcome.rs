@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_never_came_is_still_infinite_when_it_is_read_back() {
+    fn infinite_sample_survives_json() {
         let mut results = Results::default();
         results.samples.insert("flow".into(), vec![1.0, f64::INFINITY]);
         let written = serde_json::to_string(&results).unwrap();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_averaged_and_what_one_lacks_is_left_out() {
+    fn rounds_are_averaged_without_incomplete_metrics() {
         let mut results = Results::default();
         for (goodput, cap) in [(10.0, Some(43.0)), (20.0, None)] {
             let mut outcome = Outcome::default();

@@ -181,12 +181,12 @@ fn heading(metric: &str) -> (&str, &str) {
         "goodput_mbit" => ("goodput", "Mbit/s"),
         "spread:goodput_mbit" => ("spread", "Mbit/s"),
         "goodput_mbit_se" => ("std error", "Mbit/s"),
-        "theirs_mbit" => ("strangers", "Mbit/s"),
-        "ours_mbit" => ("ours", "Mbit/s"),
+        "without_mbit" => ("without", "Mbit/s"),
+        "with_mbit" => ("with", "Mbit/s"),
         "jain" => ("Jain", ""),
         "retransmits" => ("retrans", ""),
         "retransmits_percent" => ("retrans", "%"),
-        "busy_percent" => ("air busy", "%"),
+        "busy_percent" => ("busy", "%"),
         "rtt_p50_ms" => ("RTT p50", "ms"),
         "rtt_p99_ms" => ("RTT p99", "ms"),
         "cap_segments" => ("cap", "segments"),
@@ -200,9 +200,9 @@ fn heading(metric: &str) -> (&str, &str) {
         "false_expiries" => ("false exp", ""),
         "cpu_percent" => ("CPU", "% of one"),
         "cpu_percent_bpf" => ("of it BPF", "% of one"),
-        "all_per_pass_us" => ("a poll", "us"),
+        "all_per_poll_us" => ("a poll", "us"),
         "ss_tinp_ms" => ("ss -tinp", "ms"),
-        "ss_over_pass" => ("ss/pass", "CPU time"),
+        "ss_over_poll" => ("ss/poll", "CPU time"),
         "rss_mb" => ("resident", "MB"),
         "retransmits_p50" => ("retr p50", ""),
         "retransmits_max" => ("retr max", ""),
@@ -267,7 +267,7 @@ fn heading(metric: &str) -> (&str, &str) {
         "daemon_waited_percent" => ("daemon", "waited, %"),
         "refused_wrongly_percent" => ("refused", "wrongly %"),
         "arrived_of_limit" => ("arrived", "of limit"),
-        "silently_beyond" => ("silently", "beyond"),
+        "silently_exceeded" => ("silently", "exceeded"),
         "work_mbit" => ("work", "Mbit/s"),
         "upload_mbit" => ("upload", "Mbit/s"),
         "processes" => ("processes", ""),
@@ -352,17 +352,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_wide_for_eighty_columns_stands_below() {
+    fn wide_table_continues_below() {
         let columns = "goodput_mbit jain retransmits retransmits_percent rtt_p50_ms rtt_p99_ms cap_segments down_s up_s \
-                       theirs_mbit ours_mbit";
+                       without_mbit with_mbit";
         let table = report(vec![]).table(&["fixed-cap/arf-lossy"], columns);
         assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
         assert_eq!(table.matches("fixed-cap/arf-lossy").count(), 2, "{table}");
-        assert!(table.contains("strangers") && table.contains("ours"), "{table}");
+        assert!(table.contains("without") && table.contains("with"), "{table}");
     }
 
     #[test]
-    fn a_comparison_says_what_was_gained_and_is_silent_without_both_numbers() {
+    fn comparison_needs_both_numbers() {
         let mut report = report(vec![]);
         let plain = Metrics::from([("goodput_mbit".into(), 10.0)]);
         report.variants.insert("plain".into(), plain);

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_selects_itself_what_is_below_and_what_is_above() {
+    fn word_selects_itself_ancestors_and_descendants() {
         let words = ["tcp".to_string(), "converge/start".into()];
         assert!(is_selected("tcp/2", &words));
         assert!(is_selected("tcp", &words));

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_reach_the_guest_as_they_are() {
+    fn shell_line_preserves_words() {
         let words = ["echo", "it's $HOME", "", "a\nb"].map(OsString::from);
         let line = shell_line(&words);
         let said = Command::new("sh")

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_datagrams_mark_is_read_where_its_port_is_the_one_asked_for() {
+    fn tos_is_read_only_for_the_requested_port() {
         let mut packet = [0; 28];
         packet[0] = 0x45;
         packet[1] = 4;

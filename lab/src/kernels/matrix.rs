@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_that_did_not_run_has_its_column_all_the_same() {
+    fn machine_without_report_keeps_its_column() {
         let capability = PROBES[0].capability;
         let report = MachineReport {
             release: "6.12.1".into(),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::ends::{BACKGROUND, DOWNLOAD, MARKED, UPLOAD};
 use super::sockets::socket;
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::pause;
 use crate::giveway::{Daemon, answers};
 use crate::guest::find;

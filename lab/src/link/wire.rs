@@ -5,7 +5,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::namespace::Namespace;
 use crate::network::{End, join};
 

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_counts_more_than_the_dscp_and_an_ordinary_address_is_none() {
+    fn priority_mark_overrides_dscp() {
         let mut frame = ipv4(46 << 2);
         frame[MARK_AT] = MARK | 1;
         assert_eq!(Category::of(&frame), Category::Background);

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_and_stumps_are_for_no_one() {
+    fn unknown_addresses_and_truncated_frames_have_no_port() {
         assert_eq!(destination(&frame_to([2, 0, 0, 0, 0, 9]), 8), None);
         assert_eq!(destination(&frame_to([2, 0, 0, 0, 0, 0]), 8), None);
         assert_eq!(destination(&frame_to([2, 0, 0, 1, 0, 1]), 8), None);

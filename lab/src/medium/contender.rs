@@ -98,8 +98,8 @@ impl Contender {
     }
 
     /// Forgets what is queued, but for a head that is on the air already. Gives back how many that were.
-    pub fn forget(&mut self, head_is_on_air: bool) -> usize {
-        let keep = usize::from(head_is_on_air);
+    pub fn forget(&mut self, head_is_transmitting: bool) -> usize {
+        let keep = usize::from(head_is_transmitting);
         if keep == 0 {
             self.start_afresh();
         }

@@ -51,7 +51,7 @@ pub struct Release {
 
 /// What happened on the air since the start, beyond what each sender counts for itself.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
-pub struct AirCounters {
+pub struct ChannelCounters {
     #[serde(rename = "busy_s", with = "seconds")]
     pub busy_ns: u64,
     pub collisions: u64,
@@ -90,12 +90,12 @@ pub struct Medium {
     from_server: BTreeMap<(u64, u64), QueuedFrame>,
     sent_by_server: u64,
     rng: ChaCha8Rng,
-    pub counters: AirCounters,
+    pub counters: ChannelCounters,
 }
 
 /// Frames that are on the air together; more than one is a collision.
 struct Exchange {
-    on_air: Vec<usize>,
+    transmitting: Vec<usize>,
     longest_ns: u64,
     ends_ns: u64,
 }
@@ -123,7 +123,7 @@ impl Medium {
             from_server: BTreeMap::new(),
             sent_by_server: 0,
             rng: ChaCha8Rng::seed_from_u64(config.seed),
-            counters: AirCounters::default(),
+            counters: ChannelCounters::default(),
             config,
         }
     }
@@ -178,8 +178,8 @@ impl Medium {
         self.present[station] = present;
         if !present {
             let exchange = self.exchange.as_ref();
-            let on_air = exchange.is_some_and(|exchange| exchange.on_air.contains(&station));
-            self.senders[station].forget_queue(on_air, self.now_ns);
+            let transmitting = exchange.is_some_and(|exchange| exchange.transmitting.contains(&station));
+            self.senders[station].forget_queue(transmitting, self.now_ns);
         }
     }
 
@@ -209,8 +209,8 @@ impl Medium {
         match self.next_event()? {
             // A start shows no earlier than the shortest exchange that could follow from it.
             (at_ns, Event::ExchangeStarts { slot }) => {
-                let air_ns = self.senders.iter().filter_map(|sender| sender.air_ns_at(slot));
-                let longest_ns = air_ns.max().unwrap_or(0);
+                let airtime_ns = self.senders.iter().filter_map(|sender| sender.airtime_ns_at(slot));
+                let longest_ns = airtime_ns.max().unwrap_or(0);
                 let others = [
                     self.to_server.front().map(|(due, _)| *due),
                     self.from_server.keys().next().map(|(due, _)| *due),
@@ -223,7 +223,7 @@ impl Medium {
 
     /// The earliest thing to happen; at equal times, what needs no air.
     fn next_event(&self) -> Option<(u64, Event)> {
-        let air = match &self.exchange {
+        let channel = match &self.exchange {
             Some(exchange) => Some((exchange.ends_ns, Event::ExchangeEnds)),
             None => self.senders.iter().filter_map(Sender::contends_at).min().map(|slot| {
                 (
@@ -235,7 +235,7 @@ impl Medium {
         let to_server = self.to_server.front().map(|(due_ns, _)| (*due_ns, Event::ToServer));
         let from_server = self.from_server.keys().next();
         let from_server = from_server.map(|(due_ns, _)| (*due_ns, Event::FromServer));
-        [to_server, from_server, air]
+        [to_server, from_server, channel]
             .into_iter()
             .flatten()
             .min_by_key(|(at_ns, _)| *at_ns)
@@ -265,20 +265,20 @@ impl Medium {
     }
 
     fn start_exchange(&mut self, slot: u64) {
-        let mut on_air = Vec::new();
+        let mut transmitting = Vec::new();
         let mut longest_ns = 0;
         for (index, sender) in self.senders.iter_mut().enumerate() {
-            if let Some(air_ns) = sender.begin(slot, self.now_ns, &mut self.rng) {
-                on_air.push(index);
-                longest_ns = longest_ns.max(air_ns);
+            if let Some(airtime_ns) = sender.begin(slot, self.now_ns, &mut self.rng) {
+                transmitting.push(index);
+                longest_ns = longest_ns.max(airtime_ns);
             }
         }
         // Nobody waits for an acknowledgement of a frame to everyone. After a failure the senders wait as
         // long for the missing one, and the others, who could not decode the frame, for EIFS.
-        let unacknowledged = matches!(on_air[..], [only] if !self.senders[only].head_is_acknowledged());
+        let unacknowledged = matches!(transmitting[..], [only] if !self.senders[only].head_is_acknowledged());
         let response_ns = if unacknowledged { 0 } else { SIFS_NS + ACK_NS };
         self.exchange = Some(Exchange {
-            on_air,
+            transmitting,
             longest_ns,
             ends_ns: self.now_ns + longest_ns + response_ns,
         });
@@ -289,10 +289,10 @@ impl Medium {
             return;
         };
         self.idle_from_ns = self.now_ns;
-        let collided = exchange.on_air.len() > 1;
+        let collided = exchange.transmitting.len() > 1;
         self.counters.collisions += u64::from(collided);
         self.counters.busy_ns += exchange.longest_ns;
-        for index in exchange.on_air {
+        for index in exchange.transmitting {
             let received = !collided && !self.is_missed(index);
             self.count_attempt(index, collided, received);
             if received {
@@ -326,24 +326,24 @@ impl Medium {
         let sender = &mut self.senders[index];
         let acknowledged = received && sender.head_is_acknowledged();
         let response_ns = if acknowledged { SIFS_NS + ACK_NS } else { 0 };
-        let air_ns = sender.head_air_ns() + response_ns;
+        let airtime_ns = sender.head_airtime_ns() + response_ns;
         sender.counters.attempts += 1;
-        sender.counters.airtime_ns += air_ns;
+        sender.counters.airtime_ns += airtime_ns;
         sender.counters.collisions += u64::from(collided);
         sender.counters.losses += u64::from(!collided && !received);
         self.counters.busy_ns += response_ns;
         let Some(head) = sender.head() else { return };
         if let (Port::Station(_), Destination::One(Port::Station(_))) = (head.from, head.to) {
-            self.counters.between_stations_airtime_ns += DIFS_NS + air_ns;
+            self.counters.between_stations_airtime_ns += DIFS_NS + airtime_ns;
         }
         if head.to == Destination::Everyone {
             let broadcast = &mut self.counters.broadcast;
             if index < self.config.stations {
                 broadcast.uplink_frames += u64::from(received);
-                broadcast.uplink_airtime_ns += DIFS_NS + air_ns;
+                broadcast.uplink_airtime_ns += DIFS_NS + airtime_ns;
             } else {
                 broadcast.repeated_frames += 1;
-                broadcast.repeat_airtime_ns += DIFS_NS + air_ns;
+                broadcast.repeat_airtime_ns += DIFS_NS + airtime_ns;
             }
         }
     }

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_air_sees_the_priority_that_only_the_kernel_knows() {
+    fn skb_priority_reaches_the_medium() {
         assert!(nix::unistd::geteuid().is_root(), "run the tests as root");
         let place = Namespace::create("marking").unwrap();
         let at = Attachment {

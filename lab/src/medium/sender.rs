@@ -116,22 +116,22 @@ impl Sender {
             }
         }
         self.turn = first?;
-        self.head().map(|packet| self.air_ns(packet))
+        self.head().map(|packet| self.airtime_ns(packet))
     }
 
     /// Air time of the frame that it would send in this slot.
-    pub fn air_ns_at(&self, slot: u64) -> Option<u64> {
+    pub fn airtime_ns_at(&self, slot: u64) -> Option<u64> {
         let mut contenders = self.contenders.iter();
         let first = contenders.find(|contender| contender.contends_at() == Some(slot))?;
-        first.head().map(|packet| self.air_ns(packet))
+        first.head().map(|packet| self.airtime_ns(packet))
     }
 
     /// Air time of the frame at the head, at the rate of this attempt; 0 with an empty queue.
-    pub fn head_air_ns(&self) -> u64 {
-        self.head().map_or(0, |packet| self.air_ns(packet))
+    pub fn head_airtime_ns(&self) -> u64 {
+        self.head().map_or(0, |packet| self.airtime_ns(packet))
     }
 
-    fn air_ns(&self, packet: &QueuedFrame) -> u64 {
+    fn airtime_ns(&self, packet: &QueuedFrame) -> u64 {
         frame_ns(packet.frame.len(), self.rate_of(packet))
     }
 
@@ -163,10 +163,10 @@ impl Sender {
     }
 
     /// Forgets what is queued, but for a frame that is on the air already.
-    pub fn forget_queue(&mut self, head_is_on_air: bool, now_ns: u64) {
+    pub fn forget_queue(&mut self, head_is_transmitting: bool, now_ns: u64) {
         self.count_queue_until(now_ns);
         for (index, contender) in self.contenders.iter_mut().enumerate() {
-            let is_on_air = head_is_on_air && index == self.turn;
+            let is_on_air = head_is_transmitting && index == self.turn;
             self.counters.absent_drops += contender.forget(is_on_air) as u64;
         }
     }

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_the_values_of_the_reproduction() {
+    fn omitted_fields_have_the_papers_values() {
         let spec = Spec::parse(GOOD).unwrap();
         assert_eq!((spec.rtt_ms, spec.queue_packets, spec.seed), (256.0, 50, 1));
         assert_eq!(spec.config().one_way_delay_ns, 128_000_000);

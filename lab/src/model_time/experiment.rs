@@ -58,11 +58,11 @@ pub struct CellMeasurement {
 }
 
 /// The stations' connections, with nothing that limits them.
-pub fn cell(air: RadioModel, stations: usize, rtt_ms: u64, seed: u64) -> WorldOptions {
+pub fn cell(radio: RadioModel, stations: usize, rtt_ms: u64, seed: u64) -> WorldOptions {
     WorldOptions {
         stations,
-        rate_control: air.rate_control(),
-        loss: air.loss(),
+        rate_control: radio.rate_control(),
+        loss: radio.loss(),
         connections: (0..stations).map(|station| bulk(station, rtt_ms)).collect(),
         engines: vec![None; stations],
         steps: Vec::new(),

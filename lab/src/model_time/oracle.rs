@@ -21,7 +21,7 @@ pub fn bound_ms(rtt_ms: f64) -> f64 {
 }
 
 /// Coarsely over all totals first, then between the peers of the best.
-pub fn best_equal_cap(air: RadioModel, stations: usize, rtt_ms: u64) -> Result<Option<u32>> {
+pub fn best_equal_cap(radio: RadioModel, stations: usize, rtt_ms: u64) -> Result<Option<u32>> {
     let segments = |mbit: f64| (mbit * 1e6 / 8.0 * rtt_ms as f64 / 1e3 / 1_448.0 / stations as f64).max(2.0);
     let steps = ((TOTAL_MBIT.end / TOTAL_MBIT.start).log2() * STEPS_PER_OCTAVE) as i32;
     let above = |from: f64, steps: f64| from * 2f64.powf(steps / STEPS_PER_OCTAVE);
@@ -32,7 +32,13 @@ pub fn best_equal_cap(air: RadioModel, stations: usize, rtt_ms: u64) -> Result<O
             return Ok(());
         }
         let runs: Vec<CellMeasurement> = SEEDS
-            .map(|seed| run(&cell(air, stations, rtt_ms, seed).limited(Some(cap), None), 10.0, 20.0))
+            .map(|seed| {
+                run(
+                    &cell(radio, stations, rtt_ms, seed).limited(Some(cap), None),
+                    10.0,
+                    20.0,
+                )
+            })
             .collect::<Result<_>>()?;
         let mean = |of: fn(&CellMeasurement) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
         let goodput = mean(|run| run.goodput_mbit);

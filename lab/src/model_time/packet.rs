@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_has_its_true_length() {
+    fn packet_round_trips_with_its_true_length() {
         let packets = [
             (Packet::Syn { connection: 7 }, 74),
             (

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_and_filled() {
+    fn holes_are_sacked_and_filled() {
         let mut receiver = Receiver::default();
         assert_eq!(receiver.arrive(0, 0), Some((1, vec![])));
         assert_eq!(receiver.arrive(0, 2), Some((1, vec![(2, 3)])));

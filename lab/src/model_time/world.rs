@@ -89,8 +89,8 @@ impl World {
     pub fn run_until(&mut self, end_ns: u64) {
         while self.now_ns < end_ns {
             let own = self.next_own_ns();
-            let air = self.medium.next_release_ns().unwrap_or(u64::MAX);
-            self.now_ns = own.min(air).clamp(self.now_ns, end_ns);
+            let channel = self.medium.next_release_ns().unwrap_or(u64::MAX);
+            self.now_ns = own.min(channel).clamp(self.now_ns, end_ns);
             let mut releases = std::mem::take(&mut self.releases);
             self.medium.advance(self.now_ns, &mut releases);
             for release in releases.drain(..) {

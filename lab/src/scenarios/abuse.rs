@@ -16,7 +16,7 @@ use experiment::Abuse;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "abuse",
-    about: "a user, a granted user, a stranger and a member on the link, each doing its worst",
+    about: "a user, a granted user, an outsider and a member on the link, each doing its worst",
     seconds: 60,
     warmup_s: 0,
     parameters: &[Parameter::choice(
@@ -30,7 +30,7 @@ pub const SCENARIO: Scenario = Scenario {
 const ABUSERS: [(&str, Abuser); 4] = [
     ("user", Abuser::User),
     ("granted", Abuser::Granted),
-    ("stranger", Abuser::Stranger),
+    ("outsider", Abuser::Outsider),
     ("member", Abuser::Member),
 ];
 

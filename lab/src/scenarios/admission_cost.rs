@@ -3,9 +3,9 @@
 //! decides the same.
 
 pub mod enqueue;
+mod exact_scan;
+mod random_cases;
 mod slack;
-mod trial;
-mod walk;
 
 use anyhow::Result;
 
@@ -22,17 +22,11 @@ use enqueue::{Enqueue, EnqueueCost};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "admission-cost",
-    about: "instructions of admitting a packet, and random cases against the exact walk",
+    about: "instructions of admitting a packet, and random cases against an exact scan",
     seconds: 1,
     warmup_s: 0,
     parameters: &[
-        Parameter::range(
-            "cases",
-            1_000_000,
-            1,
-            100_000_000,
-            "random cases against the exact walk",
-        ),
+        Parameter::range("cases", 1_000_000, 1, 100_000_000, "random cases against an exact scan"),
         Parameter::range(
             "packets",
             100,
@@ -51,19 +45,19 @@ const INSTRUCTIONS: f64 = 2_500.0;
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
     let (cases, packets) = (parameters.count("cases"), parameters.count("packets"));
-    let trial = "trial";
+    let random = "random-cases";
     let enqueue = "enqueue";
     let mut checks = vec![
-        Check::metric(trial, "cases", Relation::AtLeast(cases as f64)).always(),
-        Check::metric(trial, "admitted_wrongly", Relation::Exactly(0.0)).always(),
-        Check::metric(trial, "refused_wrongly_percent", Relation::Below(1.0)).always(),
+        Check::metric(random, "cases", Relation::AtLeast(cases as f64)).always(),
+        Check::metric(random, "admitted_wrongly", Relation::Exactly(0.0)).always(),
+        Check::metric(random, "refused_wrongly_percent", Relation::Below(1.0)).always(),
         Check::metric(enqueue, "instructions_max_over_min", Relation::AtMost(1.5)).always(),
     ];
     let points = QUEUED.map(|queued| format!("{enqueue}/{queued}"));
     checks.extend(points.map(|point| Check::metric(&point, "instructions", Relation::AtMost(INSTRUCTIONS)).always()));
     Ok(Plan {
         variants: vec![
-            Variant::new(trial, None, ESTIMATED_S, move |run| try_cases(run, cases)),
+            Variant::new(random, None, ESTIMATED_S, move |run| try_cases(run, cases)),
             Variant::new(enqueue, Some(Guest::VIRTUAL), ESTIMATED_S, move |run| {
                 queue_packets(run, packets)
             }),
@@ -84,7 +78,7 @@ const ESTIMATED_S: f64 = 5.0;
 fn try_cases(run: &Run, cases: u64) -> Result<Outcome> {
     run.progress.tick("random cases");
     let mut outcome = Outcome::default();
-    outcome.set_fields(run.name, &trial::run(cases, run.seed)?)?;
+    outcome.set_fields(run.name, &random_cases::run(cases, run.seed)?)?;
     Ok(outcome)
 }
 
@@ -121,7 +115,7 @@ fn tell_costs(outcome: &mut Outcome, name: &str, costs: &[EnqueueCost]) {
         outcome.set(&point, "admission_instructions", undisturbed(&admission));
         outcome.set(&point, "enqueue_instructions", undisturbed(&queue));
         outcome.set(&point, "clock_instructions", mean_of(&cost.clock_ns));
-        outcome.set(&point, "walk_instructions", cost.walk_ns);
+        outcome.set(&point, "walk_instructions", cost.scan_ns);
         outcome.set(&point, "tree_instructions", cost.tree_ns);
         wholes.extend(undisturbed(&whole));
     }

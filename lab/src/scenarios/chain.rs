@@ -83,7 +83,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     checks.extend([
         Check::metric(ALL, "late", Relation::Exactly(0.0)).always(),
         Check::metric(ALL, "warnings", Relation::Exactly(0.0)).always(),
-        Check::metric(ALL, "refused_untold", Relation::Exactly(0.0)).always(),
+        Check::metric(ALL, "refused_unnotified", Relation::Exactly(0.0)).always(),
         // A queue that refuses everything is never late.
         Check::metric(ALL, "admitted_percent", Relation::AtLeast(90.0)).always(),
         Check::metric(ALL, "delivery_max_us", Relation::AtMost(PAPER_DELIVERY_US))
@@ -99,7 +99,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             ("ms after it was made", "requests that are answered, %"),
             VARIANTS,
         )],
-        columns: "requests admitted refused refused_told late completion_p50_ms completion_p99_ms completion_max_ms \
+        columns: "requests admitted refused refused_notified late completion_p50_ms completion_p99_ms completion_max_ms \
                   delivery_p50_us delivery_max_us",
     })
 }

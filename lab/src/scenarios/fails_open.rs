@@ -7,7 +7,7 @@ pub mod experiment;
 
 use anyhow::Result;
 
-use super::on_air::{MEDIUM, rtt_ms, stations};
+use super::shared_channel::{MEDIUM, rtt_ms, stations};
 use crate::access_point::{AccessPoint, Cap, FIXED54, media};
 use crate::cell::Cell;
 use crate::experiment::Run;

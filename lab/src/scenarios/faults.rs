@@ -48,7 +48,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         ] {
             let name = format!("{process}/{word}");
             // Their own bounds, however short the run is.
-            for metric in ["left", "hangs", "own_panics", "unsaid", "unclear"] {
+            for metric in ["left", "hangs", "own_panics", "unreported", "unclear"] {
                 checks.push(Check::metric(&name, metric, Relation::Exactly(0.0)).always());
             }
             checks.push(Check::metric(&name, "failed_calls", Relation::AtLeast(1.0)).always());
@@ -62,6 +62,6 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         variants,
         checks,
         plots: vec![],
-        columns: "failed_calls not_met refused went_on ended others_panics left_until_revert left hangs own_panics unsaid unclear",
+        columns: "failed_calls not_met refused went_on ended others_panics left_until_revert left hangs own_panics unreported unclear",
     })
 }

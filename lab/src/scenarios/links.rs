@@ -103,7 +103,7 @@ const CELLS: [Row; 11] = [
         |trial| trial.reset_once(),
         16.0,
         &[
-            ("said", Relation::Exactly(1.0)),
+            ("reported", Relation::Exactly(1.0)),
             ("first_holds_s", Relation::AtMost(RESET_WITHIN_S)),
             ("first_of_rate", HOLDS),
         ],
@@ -115,7 +115,7 @@ const CELLS: [Row; 11] = [
         &[
             // As often as it may come back.
             ("came_back", Relation::Exactly(3.0)),
-            ("said", Relation::Exactly(1.0)),
+            ("reported", Relation::Exactly(1.0)),
             ("lost_of_offered", Relation::AtLeast(0.95)),
             ("first_holds_s", Relation::AtMost(AT_ONCE_S)),
             ("first_of_rate", HOLDS),
@@ -341,7 +341,7 @@ impl LinkTrial<'_> {
             Ok(reason.contains(words).then_some(reason))
         })?;
         self.note("status", &said);
-        self.set("said", 1.0);
+        self.set("reported", 1.0);
         Ok(())
     }
 

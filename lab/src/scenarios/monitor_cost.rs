@@ -63,7 +63,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let most = open[0].0.clone();
     let mut checks = vec![
         goal(&most, "cpu_percent", Relation::AtMost(1.0)),
-        goal(&most, "ss_over_pass", Relation::AtLeast(100.0)),
+        goal(&most, "ss_over_poll", Relation::AtLeast(100.0)),
     ];
     for (name, _) in idle {
         checks.push(goal(name, "cpu_percent", Relation::AtMost(0.3)));
@@ -78,9 +78,9 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             "cost",
             "CPU time of one look at all sockets",
             ("time, s", "events that are over, %"),
-            ["pass", "ss -tin", "ss -tinp"].map(|what| format!("{most}/{what}")),
+            ["poll", "ss -tin", "ss -tinp"].map(|what| format!("{most}/{what}")),
         )],
-        columns: "cpu_percent cpu_percent_bpf all_per_pass_us ss_tinp_ms ss_over_pass rss_mb",
+        columns: "cpu_percent cpu_percent_bpf all_per_poll_us ss_tinp_ms ss_over_poll rss_mb",
     })
 }
 
@@ -199,11 +199,11 @@ fn describe(spent: &MeterReading, before: &Status, after: &Status) -> Metrics {
         ("bpf_runs_per_s".into(), spent.program_runs * 1e9 / spent.elapsed_ns),
         ("machine_busy_percent".into(), spent.machine_busy_percent()),
         ("polls_per_s".into(), (passes + scans) / span_s),
-        ("all_per_pass_us".into(), all_ns / 1e3 / looks),
+        ("all_per_poll_us".into(), all_ns / 1e3 / looks),
         ("poll_us".into(), polls_us / passes),
     ]);
     if scans > 0.0 {
-        round.insert("scan_us".into(), scans_us / scans);
+        round.insert("full_scan_us".into(), scans_us / scans);
     }
     round
 }
@@ -218,11 +218,11 @@ fn summarize(outcome: &mut Outcome, point: &str, rounds: &[Metrics]) {
         outcome.percentiles(point, &format!("{metric}_*"), &values, &[0, 50, 100]);
     }
     // CPU time over CPU time: the daemon's whole cost, its scans and its programs in the senders included.
-    let [ss, pass] = ["ss_tinp_cpu_ms", "all_per_pass_us"].map(|metric| mean(&of(metric)));
-    let ss_over_pass = ss.zip(pass).map(|(ss_ms, poll_us)| ss_ms * 1e3 / poll_us);
-    outcome.set(point, "ss_over_pass", ss_over_pass);
+    let [ss, pass] = ["ss_tinp_cpu_ms", "all_per_poll_us"].map(|metric| mean(&of(metric)));
+    let ss_over_poll = ss.zip(pass).map(|(ss_ms, poll_us)| ss_ms * 1e3 / poll_us);
+    outcome.set(point, "ss_over_poll", ss_over_poll);
     for (what, metric, unit_s) in [
-        ("pass", "all_per_pass_us", 1e-6),
+        ("poll", "all_per_poll_us", 1e-6),
         ("ss -tin", "ss_tin_cpu_ms", 1e-3),
         ("ss -tinp", "ss_tinp_cpu_ms", 1e-3),
     ] {

@@ -95,7 +95,7 @@ fn checks_of(recipe: &str, name: &str) -> Vec<Check> {
         "laptop" => vec![
             metric("photos_marked_percent", Relation::AtLeast(MARKED_PERCENT)),
             yes("photos_arrived"),
-            yes("limit_holds_or_is_said"),
+            yes("limit_holds_or_is_reported"),
             metric(
                 "limited_mbit",
                 Relation::Between(0.5 * LAPTOP_MBIT, ABOVE * LAPTOP_MBIT),
@@ -117,7 +117,7 @@ fn checks_of(recipe: &str, name: &str) -> Vec<Check> {
             yes("configuration_is_right"),
             yes("telemetry_is_stream"),
             yes("log_is_background"),
-            yes("limit_holds_or_is_said"),
+            yes("limit_holds_or_is_reported"),
         ],
     }
 }
@@ -182,7 +182,7 @@ fn laptop(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     yes(
         &mut outcome,
         run,
-        "limit_holds_or_is_said",
+        "limit_holds_or_is_reported",
         mbit <= ABOVE * LAPTOP_MBIT || house.words()?.contains(recipes.rate),
     );
     if mbit > ABOVE * LAPTOP_MBIT {
@@ -325,7 +325,7 @@ fn edge(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
         outcome.note(run.name, "status", said.trim());
     }
     let holds = mbit <= ABOVE * EDGE_MBIT;
-    yes(&mut outcome, run, "limit_holds_or_is_said", holds || said.is_some());
+    yes(&mut outcome, run, "limit_holds_or_is_reported", holds || said.is_some());
     daemon.stop()?;
     Ok(outcome)
 }

@@ -47,7 +47,7 @@ pub enum Abuser {
     /// Who may ask for real time.
     Granted,
     /// A host on the link, without the group's key.
-    Stranger,
+    Outsider,
     /// With the key.
     Member,
 }
@@ -85,7 +85,7 @@ pub fn run(about: AbuserOptions) -> Result<u64> {
     match about.abuser {
         Abuser::User => become_user(UNTRUSTED_UID)?,
         Abuser::Granted => become_user(GRANTED_UID)?,
-        Abuser::Stranger | Abuser::Member => {}
+        Abuser::Outsider | Abuser::Member => {}
     }
     println!();
     std::thread::scope(|scope| {
@@ -104,7 +104,7 @@ pub fn run(about: AbuserOptions) -> Result<u64> {
                     scope.spawn(|| spin_with_priority(about));
                 }
             }
-            Abuser::Stranger => drop(scope.spawn(|| forge(None))),
+            Abuser::Outsider => drop(scope.spawn(|| forge(None))),
             Abuser::Member => drop(scope.spawn(|| forge(Some(&keyring)))),
         }
         let _ = stdin().read_to_end(&mut Vec::new());

@@ -9,7 +9,7 @@ use giveway_engine::status::Status;
 use serde_json::{Value, json};
 
 use super::abuser::{Abuser, AbuserOptions, GRANTED_UID};
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::answers;
 use crate::giveway::jitter::{self, Timers};

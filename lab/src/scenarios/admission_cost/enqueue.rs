@@ -13,10 +13,10 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
+use super::exact_scan::{Promise, Promises};
 use super::slack::{lab_slack_add, lab_slack_latest, lab_slack_new};
-use super::walk::{Promise, Promises};
-use crate::air::STATION_DEVICE;
 use crate::bpf_objects::{Nothing, Program, enable_statistics};
+use crate::channel::STATION_DEVICE;
 use crate::link::wire::NOBODY_ADDRESS;
 use crate::proc::number;
 use crate::traffic::realtime::sender::{self, DeadlineFlow};
@@ -49,7 +49,7 @@ pub struct EnqueueCost {
     pub enqueue_ns: Vec<u64>,
     /// Of these, what the kernel's own clock took each time.
     pub clock_ns: Vec<u64>,
-    pub walk_ns: f64,
+    pub scan_ns: f64,
     pub tree_ns: f64,
 }
 
@@ -63,7 +63,7 @@ pub fn run(what: Enqueue) -> Result<Vec<EnqueueCost>> {
     // The link must not send meanwhile: its interrupts would be in the time.
     queue.drain()?;
     for cost in &mut costs {
-        (cost.walk_ns, cost.tree_ns) = decision_ns(cost.queued, &mut queue.random)?;
+        (cost.scan_ns, cost.tree_ns) = decision_ns(cost.queued, &mut queue.random)?;
     }
     Ok(costs)
 }
@@ -213,7 +213,7 @@ fn decision_ns(queued: u64, random: &mut ChaCha8Rng) -> Result<(f64, f64)> {
     for &packet in &packets {
         ensure!(
             black_box(&promises).admits(0, packet),
-            "the walk refused what is easily in time"
+            "the scan refused a packet that is easily in time"
         );
     }
     let climbed_ns = monotonic_ns()?;

@@ -10,7 +10,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::fate::{self, Parties};
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::Run;
 use crate::giveway::{Daemon, answers};
 use crate::interrupt::pause_until;
@@ -114,7 +114,7 @@ impl Chain {
         let reported = fate::summarize(&mut outcome, name, BUDGET_US, &parties)?;
         let counted = if self.parts.queue { refused(&wire)? } else { 0 };
         outcome.set(name, "refused", counted as f64);
-        outcome.set(name, "refused_untold", counted.abs_diff(reported) as f64);
+        outcome.set(name, "refused_unnotified", counted.abs_diff(reported) as f64);
         for (metric, way) in [("link_mbit", 0), ("link_back_mbit", 1)] {
             let mbit = (after[way] - before[way]) as f64 * 8e3 / (ended_ns - begun_ns) as f64;
             outcome.set(name, metric, mbit);

@@ -24,7 +24,7 @@ pub struct Parties<'a> {
 struct Fates {
     requests: u64,
     admitted: u64,
-    refused_told: u64,
+    refused_notified: u64,
     refused_answers: u64,
     late: u64,
     lost: u64,
@@ -49,7 +49,7 @@ pub fn summarize(outcome: &mut Outcome, point: &str, budget_us: u64, parties: &P
         let of = |links: &HashMap<u32, u64>| links.get(&number).copied();
         fates.add(asked, handled.get(&number).copied(), of(&there), of(&back), budget_us);
     }
-    let reported = fates.refused_told;
+    let reported = fates.refused_notified;
     fates.set_metrics(outcome, point)?;
     Ok(reported)
 }
@@ -69,7 +69,7 @@ impl Fates {
             self.handling_us.push(us(handled.received_ns, handled.answered_ns));
         }
         if asked.refused || handled.is_some_and(|handled| handled.refused) {
-            self.refused_told += 1;
+            self.refused_notified += 1;
             self.refused_answers += u64::from(!asked.refused);
             return;
         }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::access_point::Cap;
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::giveway::{cap_configuration, realtime::PRIORITY};
 use crate::namespace::Namespace;
 use crate::process::Process;

@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_from_run_to_run_is_left_out() {
+    fn descriptions_leave_out_numbers_that_vary() {
         assert_eq!(
             without_numbers("/run/giveway/netns-4026532/x"),
             "/run/giveway/netns-N/x"

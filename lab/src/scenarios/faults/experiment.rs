@@ -15,9 +15,9 @@ use serde_json::json;
 
 use super::injector::{Call, InjectorState, Job, RunPhase, ask};
 use crate::access_point::Cap;
-use crate::air::{SERVER_DEVICE, STATION_DEVICE};
 use crate::bpf_objects::Object;
 use crate::cell::SERVER_ADDRESS;
+use crate::channel::{SERVER_DEVICE, STATION_DEVICE};
 use crate::experiment::Run;
 use crate::giveway::{answers, binary, new_key, write};
 use crate::interrupt::pause_until;
@@ -131,7 +131,7 @@ fn count(name: &str, cases: &[FaultCase]) -> Outcome {
     set("hangs", |case| case.hung);
     set("own_panics", |case| case.panics.iter().any(|panic| is_ours(panic)));
     set("others_panics", |case| case.panics.iter().any(|panic| !is_ours(panic)));
-    set("unsaid", FaultCase::is_unsaid);
+    set("unreported", FaultCase::is_unreported);
     set("unclear", FaultCase::is_unclear);
     outcome.set(name, "not_met", (cases.len() - met().count()) as f64);
     outcome
@@ -163,7 +163,7 @@ impl FaultCase {
 
     /// It lacks something and nobody says so. What `status` says of a queue counts only if it tells of a failure: it always
     /// says something.
-    fn is_unsaid(&self) -> bool {
+    fn is_unreported(&self) -> bool {
         let tells = |reason: &String| ["cannot", "could not", "fail"].iter().any(|word| reason.contains(word));
         let is_queue_told = self.queue_why.as_ref().is_some_and(tells);
         let lacks = |what: &&str| *what != "queue" || !is_queue_told;

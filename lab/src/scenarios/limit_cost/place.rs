@@ -8,8 +8,8 @@ use std::time::Instant;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::air::STATION_DEVICE;
 use crate::bpf_objects::{ObjectKind, Runs, attached_links, held_by, runs_of};
+use crate::channel::STATION_DEVICE;
 use crate::giveway::Daemon;
 use crate::meter::is_iterator;
 use crate::namespace::Namespace;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{RATES_MBIT, SETTLED};
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::interrupt::wait_until;

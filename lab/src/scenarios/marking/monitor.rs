@@ -106,13 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn a_station_s_frame_tells_priority_dscp_and_port() {
+    fn station_frame_has_priority_dscp_and_port() {
         let read = read(&frame(0x88, 1, &ipv4(17))).unwrap();
         assert_eq!((read.user_priority, read.dscp, read.local_port), (5, 46, 7001));
     }
 
     #[test]
-    fn other_frames_and_stumps_tell_nothing() {
+    fn other_and_truncated_frames_are_ignored() {
         let whole = frame(0x88, 1, &ipv4(6));
         assert!((0..whole.len() - 6).all(|length| read(&whole[..length]).is_none()));
         for (kind, flags, protocol) in [(0x80, 0, 17), (0x08, 1, 17), (0x88, 2, 17), (0x88, 1, 1)] {

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::Run;
 use crate::guest;
 use crate::namespace::Namespace;

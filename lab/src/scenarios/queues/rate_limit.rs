@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::iperf3;
 use super::passed::{Limit, counted, sample, stays_near};
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, wait_until_queued};
 use crate::guest::Guest;

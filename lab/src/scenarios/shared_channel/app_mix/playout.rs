@@ -47,13 +47,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_buffer_holds_is_never_seen() {
+    fn delays_within_the_buffer_do_not_stall() {
         assert_eq!(played(&[]), Playout::default());
         assert_eq!(played(&[5, 25, 5, 25]), Playout::default());
     }
 
     #[test]
-    fn a_frame_too_late_stops_the_picture_once_and_the_next_as_late_no_more() {
+    fn late_frame_stalls_once() {
         let stalled = Playout {
             stalls: 1,
             stalled_ns: 10,

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn within_a_slot_the_first_that_came_is_sent_first() {
+    fn packets_of_one_slot_leave_in_order_of_arrival() {
         let mut promises = Promises::default();
         for (number, deadline_ns) in [(2, 11), (1, 19), (0, 25)] {
             promises.add(Promise {

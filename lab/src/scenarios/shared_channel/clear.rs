@@ -22,15 +22,16 @@ const HELD_S: f64 = 10.0;
 /// never had a cap differed by up to 7.8 in the control (ten windows of 5 s): this is a quarter of that.
 pub const TOLERATED_EXCESS: f64 = 2.0;
 
-pub fn case(air: &Conditions, name: &str, cap_segments: Option<u64>) -> Case {
+pub fn case(conditions: &Conditions, name: &str, cap_segments: Option<u64>) -> Case {
     let clear = Clear {
-        repetitions: air.parameters.count("clears"),
+        repetitions: conditions.parameters.count("clears"),
         cap_segments,
-        warmup_s: air.seconds("warmup_s"),
-        seconds: air.seconds("seconds"),
+        warmup_s: conditions.seconds("warmup_s"),
+        seconds: conditions.seconds("seconds"),
     };
     let estimated_s = clear.warmup_s + clear.repetitions as f64 * (HELD_S + clear.seconds + 2.0);
-    air.case((name, cap_segments.map(Cap::Segments)))
+    conditions
+        .case((name, cap_segments.map(Cap::Segments)))
         .act(estimated_s, move |cell, run| clear_repeatedly(cell, &clear, run))
 }
 
@@ -202,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ss_leaves_out_what_is_nothing() {
+    fn absent_retransmit_field_counts_as_zero() {
         let young = "ESTAB 0 0 10.77.0.1:40000 10.77.0.254:5100 cubic wscale:7,7 rto:460 cwnd:10 bytes_acked:1449 pacing_rate 1Mbps";
         let old = "ESTAB 0 1 10.77.0.1:40000 10.77.0.254:5100 cubic cwnd:43 ssthresh:43 bytes_acked:9 retrans:3/112 unacked:43";
         let sample = |line| parse(line).map(|s| (s.cwnd, s.retransmits, s.acked_bytes));

@@ -15,9 +15,11 @@ const CAPS: [(&str, [(usize, u64); 5]); 4] = [
     (ARF_CLASSIC, [(2, 254), (3, 125), (5, 73), (8, 46), (12, 30)]),
 ];
 
-pub fn best_cap(air: &Conditions) -> Option<Cap> {
-    let (_, caps) = CAPS.iter().find(|(of, _)| *of == air.medium && air.rtt_ms == RTT_MS)?;
-    let (_, segments) = caps.iter().find(|(of, _)| *of == air.stations)?;
+pub fn best_cap(conditions: &Conditions) -> Option<Cap> {
+    let (_, caps) = CAPS
+        .iter()
+        .find(|(of, _)| *of == conditions.medium && conditions.rtt_ms == RTT_MS)?;
+    let (_, segments) = caps.iter().find(|(of, _)| *of == conditions.stations)?;
     Some(Cap::Segments(*segments))
 }
 
@@ -28,7 +30,7 @@ mod tests {
     use crate::model_time::oracle::best_equal_cap;
 
     #[test]
-    fn the_oracle_is_what_a_search_finds() {
+    fn oracle_equals_the_search_result() {
         let found = best_equal_cap(Model::Fixed54, 2, RTT_MS)
             .expect("searched")
             .map(u64::from);

@@ -8,10 +8,10 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
+use super::exact_scan::{Promise, Promises};
 use super::slack::{
     SlackTree, lab_slack_add, lab_slack_advance, lab_slack_latest, lab_slack_new, lab_slack_remove, lab_slack_slot,
 };
-use super::walk::{Promise, Promises};
 
 /// On a link of 100 Mbit/s, of which promises may have 80%.
 const PROMISED_NS_PER_BYTE: u64 = 100;
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tree_admits_nothing_that_the_exact_walk_refuses_and_refuses_hardly_more() {
+    fn slack_tree_is_hardly_stricter_than_the_exact_scan_and_never_laxer() {
         let found = run(100_000, 1).unwrap();
         assert_eq!((found.cases, found.admitted_wrongly), (100_000, 0));
         assert!(

@@ -83,10 +83,10 @@ fn mixes(rtt_ms: u64) -> [Mix; 6] {
     ]
 }
 
-pub fn variants(air: &Conditions) -> Vec<Case> {
+pub fn variants(conditions: &Conditions) -> Vec<Case> {
     let transfer = ApplicationKind::Files {
         count: 1,
-        bytes: air.parameters.count("file_kb") * 1_000,
+        bytes: conditions.parameters.count("file_kb") * 1_000,
     };
     let photos = ApplicationKind::Files {
         count: PHOTOS,
@@ -94,11 +94,11 @@ pub fn variants(air: &Conditions) -> Vec<Case> {
     };
     let case = |what: &str, giveway, kinds: &[_]| {
         let programs = Programs {
-            point: air.name(what),
+            point: conditions.name(what),
             kinds: kinds.to_vec(),
-            stream_s: air.seconds("seconds"),
+            stream_s: conditions.seconds("seconds"),
         };
-        let case = air.case((what, giveway));
+        let case = conditions.case((what, giveway));
         case.act(programs.estimated_s(), move |cell, run| run_all(&programs, cell, run))
     };
     let mut cases = Vec::new();
@@ -108,7 +108,7 @@ pub fn variants(air: &Conditions) -> Vec<Case> {
     let mut kinds = vec![("stream", STREAM)];
     kinds.extend(["transfer-1", "transfer-2", "transfer-3"].map(|what| (what, transfer)));
     let in_time = Relation::AtMost(BUFFER_MS as f64);
-    for mix in mixes(air.rtt_ms) {
+    for mix in mixes(conditions.rtt_ms) {
         let case = case(mix.name, mix.giveway, &kinds)
             .on(|place| (place.managed, place.background) = (mix.managed, mix.background))
             .check(|name| Check::metric(name, "pause_max_ms", in_time).goal());
@@ -121,13 +121,13 @@ pub fn variants(air: &Conditions) -> Vec<Case> {
 }
 
 /// The stream as good as alone, and the last transfer hardly later than without any control.
-pub fn better_than_both_trades(air: &Conditions) -> Vec<Check> {
-    let (ours, alone) = (air.name("giveway") + "/stream", air.name("alone/stream"));
+pub fn better_than_both_trades(conditions: &Conditions) -> Vec<Check> {
+    let (ours, alone) = (conditions.name("giveway") + "/stream", conditions.name("alone/stream"));
     let stream = |metric: &'static str| {
         let check = format!("{ours} {metric} - alone");
         Check::difference(check, &ours, &alone, metric, Relation::AtMost(0.0)).goal()
     };
-    let [mixed, plain] = air.names(["giveway", "plain"]);
+    let [mixed, plain] = conditions.names(["giveway", "plain"]);
     let later = format!("{mixed} completion_s / plain");
     vec![
         stream("stalls"),
@@ -169,7 +169,7 @@ fn run_all(programs: &Programs, cell: &mut Cell, run: &Run) -> Result<Outcome> {
     let sent: Vec<UploadReport> = roles.into_iter().map(Role::finish).collect::<Result<_>>()?;
     let mut outcome = Outcome::default();
     outcome.set(&programs.point, "cap_segments", caps);
-    let late_us = cell.air.counters()?.lateness_us.p99;
+    let late_us = cell.channel.counters()?.lateness_us.p99;
     outcome.set(&programs.point, "lateness_p99_us", late_us as f64);
     let pause_ms = sent.iter().filter_map(longest_pause_ms).reduce(f64::max);
     outcome.set(&programs.point, "pause_max_ms", pause_ms);

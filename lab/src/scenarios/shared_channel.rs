@@ -27,7 +27,7 @@ use crate::testbed::{Load, Testbed, Topology};
 use crate::traffic::iperf3::{Protocol, Span};
 
 /// A row.
-pub struct OnAir {
+pub struct SharedChannel {
     pub media: Media,
     /// How many stations: on each medium one cell of each number.
     pub stations: fn(&Parameters) -> Result<Vec<usize>>,
@@ -101,7 +101,7 @@ pub const fn rounds(default: u64) -> Parameter {
     Parameter::range("repeats", default, 1, 100, "rounds; a metric is the mean over them")
 }
 
-impl OnAir {
+impl SharedChannel {
     /// What a row may leave out.
     pub const ROW: Self = Self {
         media: Media::Only(access_point::FIXED54),
@@ -116,27 +116,27 @@ impl OnAir {
     };
 }
 
-impl Plans for OnAir {
+impl Plans for SharedChannel {
     fn at(&self, parameters: &Parameters) -> Result<Plan> {
-        let airs = self.airs(parameters)?;
+        let all = self.all(parameters)?;
         let (mut variants, mut checks) = (Vec::new(), Vec::new());
-        for air in &airs {
-            let of_policies = air.cases(self.policies).into_iter();
-            let mut cases: Vec<_> = of_policies.map(|case| (self.each)(air, case)).collect();
-            cases.extend((self.variants)(air)?);
+        for conditions in &all {
+            let of_policies = conditions.cases(self.policies).into_iter();
+            let mut cases: Vec<_> = of_policies.map(|case| (self.each)(conditions, case)).collect();
+            cases.extend((self.variants)(conditions)?);
             for case in cases {
                 let mut variant = case.variant();
                 checks.append(&mut variant.checks);
                 variants.push(variant);
             }
-            checks.extend((self.bounds)(air));
+            checks.extend((self.bounds)(conditions));
         }
-        let (besides, of_besides) = (self.besides)(&airs, &variants);
+        let (besides, of_besides) = (self.besides)(&all, &variants);
         variants.extend(besides);
         checks.extend(of_besides);
         let names: Vec<_> = variants.iter().map(|variant| variant.name.clone()).collect();
         Ok(Plan {
-            plots: (self.plots)(&airs, &names),
+            plots: (self.plots)(&all, &names),
             variants,
             checks,
             columns: self.columns,
@@ -144,8 +144,8 @@ impl Plans for OnAir {
     }
 }
 
-impl OnAir {
-    fn airs<'a>(&self, parameters: &'a Parameters) -> Result<Vec<Conditions<'a>>> {
+impl SharedChannel {
+    fn all<'a>(&self, parameters: &'a Parameters) -> Result<Vec<Conditions<'a>>> {
         let cells = (self.stations)(parameters)?;
         let (media, is_named) = match self.media {
             Media::Only(medium) => (vec![medium], false),
@@ -156,7 +156,7 @@ impl OnAir {
             ),
             Media::Named(own) => (access_point::media(parameters, own), true),
         };
-        let mut airs = Vec::new();
+        let mut all = Vec::new();
         for medium in media {
             for &stations in &cells {
                 let mut suffix = String::new();
@@ -166,17 +166,17 @@ impl OnAir {
                 if cells.len() > 1 {
                     suffix += &format!("/{stations}");
                 }
-                airs.push(Conditions {
+                all.push(Conditions {
                     parameters,
                     medium,
                     stations,
                     rtt_ms: parameters.count("rtt_ms"),
-                    is_first: airs.is_empty(),
+                    is_first: all.is_empty(),
                     suffix,
                 });
             }
         }
-        Ok(airs)
+        Ok(all)
     }
 }
 

@@ -12,8 +12,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::convergence::{CapTarget, ExpectedCaps, delays_ns, off_after};
 use crate::access_point::paper_cap;
-use crate::air::AirInterval;
 use crate::cell::{Cell, station_address};
+use crate::channel::ChannelInterval;
 use crate::experiment::Run;
 use crate::giveway::Recorder;
 use crate::giveway::answers::{CapChange, Recorded};
@@ -105,7 +105,7 @@ impl Change {
 
 /// On an access point whose stations have daemons.
 pub fn observe(cell: &mut Cell, right: Right, change: Change, run: &Run) -> Result<Outcome> {
-    let begun = cell.air.counters()?;
+    let begun = cell.channel.counters()?;
     let mut group = Group::gather(cell, right, run.seed)?;
     match change {
         Change::StartStop { events, settle_s } => group.scan(events, settle_s, run)?,
@@ -133,13 +133,13 @@ pub fn observe(cell: &mut Cell, right: Right, change: Change, run: &Run) -> Resu
             outcome.percentiles(&point, "off_*_percent", &percent, &[50, 95]);
         }
     }
-    let end = cell.air.counters()?;
-    let air = AirInterval {
+    let end = cell.channel.counters()?;
+    let conditions = ChannelInterval {
         begin: &begun,
         end: &end,
     };
-    outcome.set(name, "report_airtime_percent", air.report_airtime_percent());
-    outcome.set(name, "collisions_percent", air.collisions_percent());
+    outcome.set(name, "report_airtime_percent", conditions.report_airtime_percent());
+    outcome.set(name, "collisions_percent", conditions.collisions_percent());
     outcome.set(name, "false_expiries", seen.false_expiries() as f64);
     outcome.set(name, "observed_h", (end.elapsed_ns - begun.elapsed_ns) as f64 / 3.6e12);
     Ok(outcome)
@@ -286,7 +286,7 @@ impl<'a> Group<'a> {
         let mut daemon = self.cell.take_daemon(station)?;
         daemon.watchdog().context("the daemon has no watchdog")?;
         let t_ns = monotonic_ns()?;
-        self.cell.air.set_present(station, false)?;
+        self.cell.channel.set_present(station, false)?;
         daemon.kill_with_watchdog()?;
         self.source(station)?.kill()?;
         self.sending.remove(&station);
@@ -296,7 +296,7 @@ impl<'a> Group<'a> {
     }
 
     fn come_back(&mut self, station: usize, part: u64) -> Result<()> {
-        self.cell.air.set_present(station, true)?;
+        self.cell.channel.set_present(station, true)?;
         self.cell.start_daemon(station)?;
         self.cell.wait_for_daemon(station)?;
         self.record(station, part)?;

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_socket_to_be_right_decides() {
+    fn slowest_socket_decides() {
         assert_eq!(right_ms(&[change(1_200, 1, 43), change(1_600, 2, 43)]), Some(600));
     }
 
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_of_being_right_by_chance_does_not_count() {
+    fn briefly_right_cap_does_not_count() {
         let flicker = [change(1_100, 1, 43), change(1_200, 2, 43), change(1_400, 2, 57)];
         assert_eq!(right_ms(&flicker), None);
         let recovers = [&flicker[..], &[change(2_000, 2, 43)]].concat();
@@ -227,13 +227,13 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_wrong_after_half_a_second_is_another_matter() {
+    fn later_change_does_not_count() {
         let changes = [change(1_100, 1, 43), change(1_200, 2, 43), change(1_800, 2, 57)];
         assert_eq!(right_ms(&changes), Some(200));
     }
 
     #[test]
-    fn other_sockets_may_have_what_they_like() {
+    fn other_sockets_do_not_count() {
         let changes = [change(1_100, 1, 43), change(1_200, 3, 7), change(1_300, 2, 43)];
         assert_eq!(right_ms(&changes), Some(300));
     }
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_that_leaves_that_again_has_not_settled_before() {
+    fn cap_that_leaves_the_band_has_not_settled() {
         let steps = [
             change(500, 1, 40),
             change(1_100, 1, 60),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn caps_fall_where_one_more_sends() {
+    fn caps_fall_with_one_more_sender() {
         let settled = |changes: &[CapChange]| delay_ms(changes, CapTarget::Settled { before: 1 });
         let newcomer_and_one = [change(500, 1, 60), change(1_200, 1, 30), change(1_400, 2, 30)];
         assert_eq!(settled(&newcomer_and_one), Some(400));
