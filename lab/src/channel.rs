@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The medium emulator as a child process (`giveway-lab medium`, see docs/medium.md).
-//! Input: the namespaces to join and the kind of medium. Output: its counters, and stations taken off the
-//! air or put back. Never touches a packet itself.
+//! The medium emulator as a child process (`giveway-lab medium`, see docs/medium.md). Input: the namespaces to join and
+//! the kind of medium. Output: its counters; stations can be removed and restored. Never touches a packet itself.
 
 use std::process::Command;
 
@@ -19,7 +18,7 @@ pub const SERVER_ADDRESS: &str = "10.77.0.254";
 
 pub struct Channel(Role);
 
-/// What happened between two readings of the counters.
+/// The difference between two readings of the counters.
 pub struct ChannelInterval<'a> {
     pub begin: &'a MediumReport,
     pub end: &'a MediumReport,
@@ -51,7 +50,7 @@ impl Channel {
         self.0.ask(json!({"stats": true}))
     }
 
-    /// Takes a station (counted from 0) off the air or restores it.
+    /// Removes a station (counted from 0) from the channel, or restores it.
     pub fn set_present(&mut self, station: usize, present: bool) -> Result<()> {
         self.0.send_line(json!({"station": station, "present": present}))
     }
@@ -74,7 +73,7 @@ impl ChannelInterval<'_> {
         }
     }
 
-    /// What stations tell each other, which is giveway's reports alone: both legs of broadcasts, to the access point and
+    /// Traffic between stations, which is giveway's reports alone: both legs of broadcasts, to the access point and
     /// repeated by it, and of frames to one station.
     pub fn report_airtime_percent(&self) -> f64 {
         let reports_ns = |MediumReport { channel, .. }: &MediumReport| {
@@ -85,7 +84,7 @@ impl ChannelInterval<'_> {
         self.percent(reports_ns, |report| report.elapsed_ns)
     }
 
-    /// Of transmissions, not events.
+    /// Per transmission, not per event.
     pub fn collisions_percent(&self) -> f64 {
         let sum = |report: &MediumReport, of: fn(&SenderCounters) -> u64| {
             let senders = report.stations.iter().chain([&report.ap]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The scenarios by name: rows of tables, and those that are a file with their plan, and a folder with what only they run.
+//! The scenarios by name: rows of tables, and others that are a file with their plan and a folder of their own.
 
 pub mod abuse;
 pub mod admission_cost;
@@ -29,7 +29,7 @@ use anyhow::Result;
 use crate::scenario::Scenario;
 use crate::usage::{nearest, usage};
 
-/// Those that are no rows.
+/// Scenarios that are no rows.
 const OWN: &[Scenario] = &[
     abuse::SCENARIO,
     admission_cost::SCENARIO,

@@ -731,10 +731,7 @@ use ShortForm::Tests;
 
 /// Every scenario of `giveway-lab list`: a new one has to be entered here.
 const SHORT_FORMS: &[(&str, ShortForm)] = &[
-    (
-        "abuse",
-        Tests(&[abusive_user_costs_others_no_deadlines]),
-    ),
+    ("abuse", Tests(&[abusive_user_costs_others_no_deadlines])),
     (
         "admission-cost",
         Tests(&[
@@ -747,10 +744,7 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
         "auto-rate",
         Tests(&[in_guest::modem_rate_is_estimated_and_idle_link_is_left_unchanged]),
     ),
-    (
-        "chain",
-        Tests(&[in_guest::requests_are_answered_in_time_under_load]),
-    ),
+    ("chain", Tests(&[in_guest::requests_are_answered_in_time_under_load])),
     ("contention", Tests(&[contention_shows_udp_above_tcp_and_fair_shares])),
     (
         "cooperative",
@@ -773,10 +767,7 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
         Tests(&[download_limit_holds_with_one_connection_and_with_many]),
     ),
     ("fails-open", Tests(&[nothing_is_left_of_a_daemon_that_was_killed])),
-    (
-        "faults",
-        Tests(&[undo_survives_a_failed_system_call]),
-    ),
+    ("faults", Tests(&[undo_survives_a_failed_system_call])),
     (
         "foreground",
         Tests(&[in_guest::requests_beside_an_upload_take_hardly_longer_than_without]),
@@ -790,10 +781,7 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
         Tests(&[in_guest::an_upload_waits_for_a_program_that_computes]),
     ),
     ("join-leave", Tests(&[caps_follow_senders_that_join_start_stop_and_die])),
-    (
-        "liar",
-        Tests(&[lying_member_silences_nobody]),
-    ),
+    ("liar", Tests(&[lying_member_silences_nobody])),
     ("clear", Tests(&[a_cleared_connection_grows_past_its_cap])),
     (
         "limit-cost",
@@ -849,10 +837,7 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
     ("single-cap", Tests(&[a_cap_holds_a_single_station_to_its_rate])),
     ("soak", Tests(&[a_daemon_neither_grows_nor_leaves_anything])),
     ("starts", Tests(&[every_start_of_a_matching_process_is_noticed])),
-    (
-        "starve",
-        Tests(&[in_guest::starved_background_survives_and_recovers]),
-    ),
+    ("starve", Tests(&[in_guest::starved_background_survives_and_recovers])),
     ("step-rate", Tests(&[slower_radio_carries_less])),
     (
         "coexistence",

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The access point, its stations and the air between them, in model time.
+//! The access point, its stations and the channel between them, in model time.
 //!
-//! Input: frames from stations and from the server, and how far time has moved. Output: frames to deliver, each
-//! with the model time of its delivery. One event follows from the one before it, so a caller that is late
-//! delays deliveries and never changes what the air does. No clock, no I/O; the same seed and the same
-//! input give the same output.
+//! Input: frames from stations and from the server, and the model time to advance to. Output: frames to deliver, each
+//! with the model time of its delivery. One event follows from the one before it, so a caller that is late delays
+//! deliveries and never changes what happens on the channel. No clock, no I/O; the same seed and the same input give
+//! the same output.
 //!
-//! The air is slotted (IEEE 802.11-2020, 10.3.4): when it has been idle for DIFS, or the AIFS of an access category,
-//! slots count, and whoever reaches its slot sends. Two in the same slot collide and all of them lose. A frame is
-//! delivered when its exchange ends, that is with its acknowledgement.
+//! The channel is slotted (IEEE 802.11-2020, 10.3.4): when it has been idle for DIFS, or the AIFS of an access
+//! category, slots count, and a sender that reaches its slot transmits. Two in the same slot collide and both fail. A
+//! frame is delivered when its exchange ends, that is with its acknowledgement.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -27,7 +27,7 @@ use super::sender::Sender;
 #[derive(Debug, Clone)]
 pub struct Config {
     pub stations: usize,
-    /// What every sender starts with.
+    /// The initial rate control of every sender.
     pub rate_control: RateControl,
     /// EDCA, each sender with a queue per access category; else DCF.
     pub has_categories: bool,
@@ -35,7 +35,7 @@ pub struct Config {
     pub loss: f64,
     /// From the access point to the server, and as long again on the way back.
     pub one_way_delay_ns: u64,
-    /// By station: so much longer is the way back to it; without an entry 0.
+    /// Additional delay back to each station; without an entry 0.
     pub longer_ns: Vec<u64>,
     pub queue_packets: usize,
     pub seed: u64,
@@ -49,22 +49,22 @@ pub struct Release {
     pub frame: Rc<[u8]>,
 }
 
-/// What happened on the air since the start, beyond what each sender counts for itself.
+/// Events on the channel since the start, beyond each sender's own counters.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 pub struct ChannelCounters {
     #[serde(rename = "busy_s", with = "seconds")]
     pub busy_ns: u64,
     pub collisions: u64,
-    /// Frames that were for no port: unknown addresses and stumps.
+    /// Frames without a port: unknown addresses and truncated ones.
     pub unroutable: u64,
     pub broadcast: BroadcastCounters,
-    /// Frames from one station to another, on both their ways; as air times are reckoned below.
+    /// Frames from one station to another, on both legs; airtime as below.
     #[serde(rename = "between_stations_airtime_s", with = "seconds")]
     pub between_stations_airtime_ns: u64,
 }
 
-/// Frames to everyone. Air times include the DIFS before every attempt, and on the uplink SIFS and the
-/// acknowledgement; attempts that failed count as well.
+/// Frames to everyone. Airtime includes the DIFS before every attempt, and on the uplink SIFS and the acknowledgement;
+/// failed attempts count as well.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 pub struct BroadcastCounters {
     pub uplink_frames: u64,
@@ -86,14 +86,14 @@ pub struct Medium {
     exchange: Option<Exchange>,
     idle_from_ns: u64,
     to_server: VecDeque<(u64, Rc<[u8]>)>,
-    /// By the time at which they arrive, and in the order in which they were sent.
+    /// By time of arrival, and in the order of sending.
     from_server: BTreeMap<(u64, u64), QueuedFrame>,
     sent_by_server: u64,
     rng: ChaCha8Rng,
     pub counters: ChannelCounters,
 }
 
-/// Frames that are on the air together; more than one is a collision.
+/// Frames that are transmitted together; more than one is a collision.
 struct Exchange {
     transmitting: Vec<usize>,
     longest_ns: u64,
@@ -173,7 +173,7 @@ impl Medium {
         }
     }
 
-    /// Takes a station off the air, with all that it had queued, or restores it.
+    /// Removes a station from the channel, with its queue, or restores it.
     pub fn set_present(&mut self, station: usize, present: bool) {
         self.present[station] = present;
         if !present {
@@ -207,7 +207,7 @@ impl Medium {
     /// No frame can be delivered before this time unless another one enters first.
     pub fn next_release_ns(&self) -> Option<u64> {
         match self.next_event()? {
-            // A start shows no earlier than the shortest exchange that could follow from it.
+            // The shortest exchange that could follow bounds a start.
             (at_ns, Event::ExchangeStarts { slot }) => {
                 let airtime_ns = self.senders.iter().filter_map(|sender| sender.airtime_ns_at(slot));
                 let longest_ns = airtime_ns.max().unwrap_or(0);
@@ -221,7 +221,7 @@ impl Medium {
         }
     }
 
-    /// The earliest thing to happen; at equal times, what needs no air.
+    /// The earliest event; at equal times, one that needs no channel first.
     fn next_event(&self) -> Option<(u64, Event)> {
         let channel = match &self.exchange {
             Some(exchange) => Some((exchange.ends_ns, Event::ExchangeEnds)),
@@ -273,8 +273,8 @@ impl Medium {
                 longest_ns = longest_ns.max(airtime_ns);
             }
         }
-        // Nobody waits for an acknowledgement of a frame to everyone. After a failure the senders wait as
-        // long for the missing one, and the others, who could not decode the frame, for EIFS.
+        // Nobody waits for an acknowledgement of a frame to everyone. After a failure the senders wait as long for the
+        // missing one, and the others, who could not decode the frame, for EIFS.
         let unacknowledged = matches!(transmitting[..], [only] if !self.senders[only].head_is_acknowledged());
         let response_ns = if unacknowledged { 0 } else { SIFS_NS + ACK_NS };
         self.exchange = Some(Exchange {
@@ -303,8 +303,8 @@ impl Medium {
         }
     }
 
-    /// Whether the one receiver of a frame that is alone on the air fails to acknowledge it. Frames to
-    /// everyone have a receiver each and are decided one by one when they are delivered.
+    /// Whether the one receiver of a frame that is transmitted alone fails to acknowledge it. Frames to everyone have
+    /// several receivers, each decided when they are delivered.
     fn is_missed(&mut self, sender: usize) -> bool {
         let Some(head) = self.senders[sender].head() else {
             return true;

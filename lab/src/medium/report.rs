@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The counters as the one JSON line that the caller reads.
+//! The counters as one JSON line.
 //!
-//! Input: the medium, how late its frames were released and how many no TAP took. Output: text; every duration is
-//! model time in seconds, except lateness, which is real microseconds. Counts from the start and never resets: a
-//! caller that wants a window takes the difference of two lines.
+//! Input: the medium, the lateness of its frames and the number that no TAP took. Output: text; every duration is model
+//! time in seconds, except lateness, which is real microseconds. Counts from the start and never resets: for a window
+//! the caller subtracts two lines.
 
 use anyhow::Result;
 use hdrhistogram::Histogram;
@@ -48,7 +48,7 @@ pub struct Lateness(Histogram<u64>);
 
 /// The quantiles are exact below ten milliseconds and off by at most a ten-thousandth above.
 const LATENESS_DIGITS: u8 = 4;
-/// An hour; what is later counts as that.
+/// An hour; longer lateness counts as that.
 const LONGEST_US: u64 = 3_600_000_000;
 
 impl Lateness {

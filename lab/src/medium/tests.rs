@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The model against known numbers and rules, in virtual time, with sources of our own.
+//! The model against known numbers and rules, in virtual time, with its own sources.
 
 use std::rc::Rc;
 
@@ -125,7 +125,7 @@ fn dcf_is_unchanged_by_access_categories() {
     );
 }
 
-/// FNV-1a over when each frame is delivered, and to whom, of a second of everything at once.
+/// FNV-1a over the time and receiver of each delivery, in a second of all kinds of traffic.
 fn digest(rate_control: RateControl, loss: f64) -> u64 {
     let mut medium = Medium::new(Config {
         rate_control,
@@ -201,7 +201,7 @@ fn frame_on_idle_channel_takes_difs_airtime_and_ack() {
     assert_eq!(releases.len(), 1);
     let airtime_ns = releases[0].at_ns - 128_000_000;
     let least_ns = DIFS_NS + frame_ns(FULL_FRAME, RATES[7]) + SIFS_NS + ACK_NS;
-    // The draw is at most CWmin: at time 0 nobody has been idle for DIFS yet.
+    // The draw is at most CWmin: at time 0 the channel has not been idle for DIFS yet.
     assert!(
         (least_ns..=least_ns + 15 * 20_000).contains(&airtime_ns),
         "{airtime_ns}"
@@ -403,7 +403,7 @@ fn of_priority(to: Port, priority: u8, length: usize) -> Rc<[u8]> {
     Rc::from(bytes)
 }
 
-/// Each station is saturated at its user priority; gives back what each moved, in Mbit/s of payload.
+/// Each station is saturated at its user priority; returns what each moved, in Mbit/s of payload.
 fn with_categories(priorities: &[u8], seconds: u64) -> (Medium, Vec<f64>) {
     let mut medium = Medium::new(Config {
         has_categories: true,
@@ -459,7 +459,7 @@ fn internal_collisions_favour_the_higher_category() {
     let station = &medium.stations()[0].counters;
     assert!(station.internal_collisions > 100, "{}", station.internal_collisions);
     assert_eq!((station.collisions, medium.counters.collisions), (0, 0));
-    // Each category has a queue of its own: what overflows is the lower ones.
+    // Each category has its own queue: the lower ones overflow.
     assert!(station.queue_drops > 1_000 && station.frames > 3_000, "{station:?}");
 }
 

@@ -14,7 +14,7 @@ const QUICK: u32 = 16;
 #[derive(Debug, Default)]
 pub struct Receiver {
     next: u32,
-    /// What has arrived beyond `next`: from, to.
+    /// Arrived ranges beyond `next`: from, to.
     beyond: BTreeMap<u32, u32>,
     /// Their beginnings, the latest first.
     latest: VecDeque<u32>,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The model beside the live lab: equal caps, equal pacing and plain TCP as real stacks had them on the same air (20 s
-//! after 12 s, one run each). Here the mean of three seeds, 40 s after 15 s. Where rate fallback feeds on itself, two
-//! seeds of the live lab differ by 10% as well, and there the bounds are wide; the table says how wide.
+//! The model beside the live lab: equal caps, equal pacing and plain TCP as measured with real stacks on the same
+//! channel (20 s after 12 s, one run each). Here the mean of three seeds, 40 s after 15 s. Where rate fallback feeds on
+//! itself, two seeds of the live lab differ by 10% as well, and there the bounds are wide; the table says how wide.
 
 use super::experiment::{CellMeasurement, RadioModel, cell, run};
 
-/// One row of the frontier: what limits each station, and goodput (Mbit/s) and median RTT (ms) of the live lab.
+/// One row of the frontier: the limits of each station, and goodput (Mbit/s) and median RTT (ms) of the live lab.
 struct Row {
     radio: RadioModel,
     stations: usize,
@@ -17,7 +17,7 @@ struct Row {
 }
 
 const CLOSE: (f64, f64) = (0.05, 0.06);
-/// Paced at exactly what the air carries: the queue is a random scan.
+/// Paced at exactly the channel's capacity: the queue is a random walk.
 const AT_CAPACITY: (f64, f64) = (0.05, 0.15);
 /// Under rate fallback.
 const NEAR: (f64, f64) = (0.08, 0.07);

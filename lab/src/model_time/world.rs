@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All stations, the server and the air between them, from event to event.
+//! All stations, the server and the channel between them, from event to event.
 //!
-//! Input: a description. Output: after any time, the connections as they are then. The air is the lab's own model; one
-//! seed gives one run.
+//! Input: a description. Output: after any time, the connections' state. The channel is the lab's own model; one seed
+//! gives one run.
 
 use std::collections::VecDeque;
 
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// The next time at which something happens beside the air.
+    /// The next event outside the channel.
     fn next_own_ns(&self) -> u64 {
         let connections = self.connections.iter().map(|connection| {
             let plan = &connection.plan;
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// What a connection may send now.
+    /// Sends what a connection may send now.
     fn send(&mut self, index: usize, first: Option<u32>) {
         let connection = &mut self.connections[index];
         if connection.is_over(self.now_ns) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! P3's slack test was a walk over the queue. What giveway's costs instead, however long the queue is, and whether it
-//! decides the same.
+//! The cost of giveway's slack test, whatever the queue's length, against P3's scan over the queue; and whether both
+//! decide alike.
 
 pub mod enqueue;
 mod exact_scan;
@@ -68,13 +68,13 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     })
 }
 
-/// The link's timer interrupts some of the measured packets; its instructions are not theirs, and stand in the mean
-/// and in the largest only. Undisturbed packets differ by a few instructions.
+/// The link's timer interrupts some of the measured packets; its instructions are not theirs, and affect the mean and
+/// the maximum only. Undisturbed packets differ by a few instructions.
 const UNDISTURBED_PERCENT: f64 = 25.0;
 
 const ESTIMATED_S: f64 = 5.0;
 
-/// giveway's slack test against the exact walk.
+/// giveway's slack test against the exact scan.
 fn try_cases(run: &Run, cases: u64) -> Result<Outcome> {
     run.progress.tick("random cases");
     let mut outcome = Outcome::default();
@@ -82,7 +82,7 @@ fn try_cases(run: &Run, cases: u64) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// What a whole enqueue costs behind so many packets; each number is a point.
+/// The cost of a whole enqueue behind so many packets; each number is a point.
 fn queue_packets(run: &Run, packets: u64) -> Result<Outcome> {
     let wire = Wire::create()?;
     let configuration = queue_configuration(RATE_MBIT, true);
@@ -129,7 +129,7 @@ fn mean_of(took_ns: &[u64]) -> Option<f64> {
     mean(&took_ns.iter().map(|ns| *ns as f64).collect::<Vec<_>>())
 }
 
-/// Without what the kernel's reading of its clock took for the same packet.
+/// Less the kernel's clock for the same packet.
 fn less_clock(took_ns: &[u64], clock_ns: &[u64]) -> Vec<f64> {
     let took = took_ns.iter().zip(clock_ns);
     took.map(|(took, clock)| took.saturating_sub(*clock) as f64).collect()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What became of each request. Input: what the client, the service and the links in between saw of it, all by one
-//! clock. Output: counts and times. An admitted request whose answer came too late, or never, is late.
+//! The outcome of each request. Input: records of the client, the service and the links in between, all by one clock.
+//! Output: counts and times. An admitted request whose answer came too late, or never, is late.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::traffic::realtime::service::Handled;
 pub struct Parties<'a> {
     pub asked: &'a [Asked],
     pub handled: &'a [Handled],
-    /// The link that requests take, and the one of the answers; one flow each.
+    /// The link of the requests, and the one of the answers; one flow each.
     pub there: &'a [Vec<Stamps>],
     pub back: &'a [Vec<Stamps>],
 }
@@ -31,12 +31,12 @@ struct Fates {
     completion_ms: Vec<f64>,
     delivery_us: Vec<f64>,
     handling_us: Vec<f64>,
-    /// From handing the answer over to having it.
+    /// From sending the answer to its arrival.
     return_us: Vec<f64>,
     sent_us: Vec<f64>,
 }
 
-/// Gives back how many refusals were reported to the client or the service.
+/// Returns how many refusals were reported to the client or the service.
 pub fn summarize(outcome: &mut Outcome, point: &str, budget_us: u64, parties: &Parties) -> Result<u64> {
     let handled: HashMap<u32, &Handled> = parties.handled.iter().map(|h| (h.number, h)).collect();
     let by_number = |stamps: &[Vec<Stamps>]| -> HashMap<u32, u64> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A live stream and three transfers of a file on four devices of one access point.
+//! A live stream and three file transfers on four devices of one access point.
 
 mod playout;
 
@@ -29,12 +29,12 @@ const STREAM: ApplicationKind = ApplicationKind::Stream {
     frame_bytes: 12_500,
     every_ms: 40,
 };
-/// Of the stream, before it is shown: of a picture that somebody steers by. With a second nothing ever stalls.
+/// The stream's playout buffer: for remote control. With a second nothing ever stalls.
 const BUFFER_MS: u64 = 150;
 const MBIT_AT_LEAST: f64 = 1.0;
 const CAPS_READ_AFTER: Duration = Duration::from_millis(1_500);
 
-/// What runs, on one station each.
+/// The programs, on one station each.
 #[derive(Clone)]
 struct Programs {
     /// Points are below this name.
@@ -44,7 +44,7 @@ struct Programs {
     stream_s: f64,
 }
 
-/// Who has a daemon, and what it does.
+/// Which stations have a daemon, and its policy.
 #[derive(Clone, Copy)]
 struct Mix {
     name: &'static str,
@@ -76,7 +76,7 @@ fn mixes(rtt_ms: u64) -> [Mix; 6] {
         ),
         // A configured capacity in equal parts, whatever the program.
         mix("equal-caps", Managed::All, Some(Cap::Formula { rtt_ms }), None),
-        // One word on each device that transfers, and nothing on the one that streams.
+        // One rule on each device that transfers, and nothing on the one that streams.
         mix("giveway", transfers, None, Some(background(true))),
         // The same with `congestion_control` off: the access category alone.
         mix("marked-only", transfers, None, Some(background(false))),
@@ -143,7 +143,7 @@ impl Programs {
             ApplicationKind::Stream { .. } => 0,
         };
         let bytes: u64 = self.kinds.iter().map(bytes).sum();
-        // As fast as the air is.
+        // At the channel's full speed.
         if bytes > 0 {
             bytes as f64 * 8.0 / 16e6
         } else {
@@ -151,7 +151,7 @@ impl Programs {
         }
     }
 
-    /// After which nothing more is expected.
+    /// The limit of waiting.
     fn limit(&self) -> Duration {
         Duration::from_secs_f64(60.0 + self.estimated_s() * 16.0 / MBIT_AT_LEAST)
     }
@@ -185,7 +185,7 @@ fn run_all(programs: &Programs, cell: &mut Cell, run: &Run) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Of all that send, soon after they began.
+/// Of all senders, soon after they began.
 fn read_caps(cell: &Cell, begun: Instant) -> Result<Option<f64>> {
     if !cell.has_daemons() {
         return Ok(None);
@@ -196,7 +196,7 @@ fn read_caps(cell: &Cell, begun: Instant) -> Result<Option<f64>> {
     Ok(mean(&caps))
 }
 
-/// Until the last transfer has ended, or a stream that is alone has lasted.
+/// Until the last transfer has ended, or a lone stream has lasted long enough.
 fn wait_until_done(programs: &Programs, roles: &[Role], begun: Instant, run: &Run) -> Result<()> {
     let of_kinds = roles.iter().zip(&programs.kinds);
     let transfers = of_kinds.filter(|(_, (_, kind))| matches!(kind, ApplicationKind::Files { .. }));
@@ -216,7 +216,7 @@ fn wait_until_done(programs: &Programs, roles: &[Role], begun: Instant, run: &Ru
     })
 }
 
-/// For how long a program was kept from looking at its socket: the machine was busy with something else.
+/// The longest time that a program could not check its socket: the machine was busy.
 fn longest_pause_ms(sent: &UploadReport) -> Option<f64> {
     let pauses = sent
         .samples

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The first station wants all that it can get, then little, then all again: how soon the others use what it leaves, and how
-//! soon it has its share again.
+//! The first station's demand is high, then low, then high: how soon the others use what it leaves, and how soon it
+//! regains its share.
 
 use anyhow::Result;
 
@@ -11,7 +11,7 @@ use crate::outcome::Outcome;
 use crate::traffic::uploads::{Uploads, Wants};
 
 pub const LITTLE_MBIT: f64 = 0.5;
-/// Of what all had before, less what the light one wants; and of an equal share of it.
+/// Of everyone's goodput before, less the low demand; and of an equal share of it.
 const USED: f64 = 0.97;
 const HAS: f64 = 0.9;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Senders that join one by one, or leave one by one; and how soon after a start, a stop or a death every other sender has the
-//! right cap.
+//! Senders that join one by one, or leave one by one; and how soon after a start, a stop or a death every other sender
+//! has the right cap.
 
 mod converge;
 mod convergence;
@@ -154,8 +154,8 @@ fn checks(variants: &[&Variant], converge_medium: &str) -> Vec<Check> {
         let holds = Relation::Below(1.0);
         checks.push(Check::metric(&variant.name, "report_airtime_percent", holds));
     }
-    // `converge/death` too: it counts only those that were alive. (In the trial of a capacity that is found the full queue drops
-    // reports, and members expire for seconds.)
+    // `converge/death` too: it counts only the living. (In the baseline measurement of an estimated capacity the full
+    // queue drops reports, and members expire for seconds.)
     let is_fixed = |variant: &&&Variant| {
         let cap = variant.access_point.and_then(|place| place.giveway);
         matches!(cap, Some(Cap::Formula { .. }))

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The best equal cap that there is, by medium and number of stations: what the share that is found is compared with.
+//! The best equal cap, by medium and number of stations: the reference for the estimated share.
 
 use super::Conditions;
 use crate::access_point::{ARF, ARF_CLASSIC, ARF_LOSSY, Cap, FIXED54};
 
 pub const RTT_MS: u64 = 256;
 
-/// At 256 ms: the equal cap, in segments, that moves most at a median RTT of at most 1.25 of the minimum. Searched in model time
-/// (`giveway-lab run shares`, variants `.../oracle`), with seeds of its own; a test searches one of them again.
+/// At 256 ms: the equal cap, in segments, that moves most at a median RTT of at most 1.25 of the minimum. Searched in
+/// model time (`giveway-lab run shares`, variants `.../oracle`), with its own seeds; a test repeats one search.
 const CAPS: [(&str, [(usize, u64); 5]); 4] = [
     (FIXED54, [(2, 228), (3, 151), (5, 108), (8, 66), (12, 44)]),
     (ARF, [(2, 223), (3, 151), (5, 106), (8, 54), (12, 42)]),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rows: the figures of the papers on stations that share the air (P1, P2), and what a cap costs that is cleared.
+//! Rows: the papers' figures on stations that share a channel (P1, P2), and the cost of a cleared cap.
 
 use anyhow::Result;
 
@@ -21,7 +21,7 @@ use crate::usage::usage;
 const ON_IT: &str = "stations on the access point";
 
 pub const ROWS: &[Scenario] = &[
-    // P1, figure 4: what N stations that know nothing of each other get through one access point.
+    // P1, figure 4: the goodput of N independent stations through one access point.
     Scenario {
         name: "contention",
         about: "goodput of N stations without giveway, UDP and TCP (P1, figure 4)",
@@ -65,7 +65,7 @@ pub const ROWS: &[Scenario] = &[
             ..SharedChannel::ROW
         },
     },
-    // P1, figure 6: one station alone, its cap held at one value after another.
+    // P1, figure 6: one station alone, at one cap after another.
     Scenario {
         name: "single-cap",
         about: "one station's goodput over its cap (P1, figure 6)",
@@ -167,8 +167,8 @@ pub const ROWS: &[Scenario] = &[
             ..SharedChannel::ROW
         },
     },
-    // P2, figure 5: what one station leaves to two strangers on the same air, who run no giveway: what they get beside it,
-    // against what they have alone. It sends nothing, all it can, a live stream, or in the background.
+    // P2, figure 5: what one station leaves to two stations without giveway on the same channel: their goodput beside
+    // it, against alone. It sends nothing, at full rate, a live stream, or in the background.
     Scenario {
         name: "coexistence",
         about: "what two stations without giveway keep beside one with it (P2, figure 5)",
@@ -206,7 +206,7 @@ pub const ROWS: &[Scenario] = &[
             ..SharedChannel::ROW
         },
     },
-    // P2, section 6: what each program gets alone, and what the paper's two ways to prefer one kind cost the other.
+    // P2, section 6: each program alone, and the cost of the paper's two ways to prefer one kind for the other.
     Scenario {
         name: "app-mix",
         about: "a live stream and three file transfers on one access point (P2, section 6)",
@@ -229,8 +229,8 @@ pub const ROWS: &[Scenario] = &[
             ..SharedChannel::ROW
         },
     },
-    // What becomes of a connection when its cap is cleared at once (its daemon ends), beside one that never had a cap; and, as a
-    // control, the same two places with no cap at all.
+    // A connection whose cap is cleared at once (its daemon ends), beside one that never had a cap; and, as a control,
+    // the same without any cap.
     Scenario {
         name: "clear",
         about: "a cap is cleared at once, beside a connection that never had one",
@@ -270,7 +270,7 @@ fn cells(parameters: &Parameters) -> Result<Vec<usize>> {
     }
 }
 
-/// Of the senders for which P1's table 2 gives a cap: that it is this one. It does not depend on how long it is watched.
+/// Of the senders for which P1's table 2 has a cap: that it is this one. It does not depend on the length.
 fn caps(conditions: &Conditions) -> Result<Vec<Case>> {
     const TABLE_2: [usize; 4] = [5, 6, 7, 8];
     const WARMUP_S: f64 = 6.0;
@@ -351,7 +351,7 @@ fn of_the_paper(conditions: &Conditions, plain: &str, fixed: &str) -> Vec<Check>
             of_fixed("retransmits", Relation::AtMost(5.0)),
             of_fixed("goodput_mbit", Relation::Between(14.8, 15.6)),
             of_fixed("report_airtime_percent", Relation::Below(1.0)),
-            // What the paper's fixed cap cannot do here: it leaves a quarter of this air unused.
+            // Not possible for the paper's fixed cap here: it leaves a quarter of this channel unused.
             gain(Relation::AtLeast(1.0)).goal(),
         ],
         (ARF_LOSSY, 8) => vec![gain(Relation::AtLeast(1.2))],
@@ -366,7 +366,7 @@ fn coexistence(conditions: &Conditions) -> Vec<Case> {
     /// P2's live stream and its cap.
     const STREAM_MBIT: Option<f64> = Some(2.5);
     const STREAM_CAP: u64 = 20;
-    // What our program offers, where it is not as much as it can.
+    // The rate that our program offers; None: as much as it can.
     let ours = |what, giveway, mbit: Option<f64>| {
         conditions
             .case((what, giveway))
@@ -396,7 +396,7 @@ fn coexistence(conditions: &Conditions) -> Vec<Case> {
 }
 
 fn theirs_against_alone(conditions: &Conditions) -> Vec<Check> {
-    /// What the strangers keep beside a background that yields.
+    /// What the stations without giveway keep beside a background that yields.
     const KEPT: f64 = 0.97;
     let alone = conditions.name("none") + "/without";
     let beside = |what: &str, metric, holds| {
@@ -410,7 +410,7 @@ fn theirs_against_alone(conditions: &Conditions) -> Vec<Check> {
         beside("background/both", "rtt_p50_ms", Relation::AtMost(2.0 - KEPT)).goal(),
     ];
     if is_fixed {
-        // What each alone is worth, and what a plain station takes, by a model of slots with an access point that
+        // The share beside each alone, and beside a plain station, by a slot model with an access point that
         // acknowledges: 92 and 71%.
         let (marked, plain) = (Relation::Between(0.88, 0.96), Relation::Between(0.65, 0.76));
         checks.push(beside("background/marked", "goodput_mbit", marked));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rows: stations that find their shares themselves, under what makes that hard.
+//! Rows: stations that estimate their shares, under difficult conditions.
 
 use super::oracle::best_cap;
 use super::{
@@ -22,7 +22,7 @@ const SHARING: Scenario = Scenario {
 };
 
 pub const ROWS: &[Scenario] = &[
-    // P1, open point 1: each connection is to have the same bandwidth, which the same cwnd would not give it.
+    // P1, open point 1: each connection is to have the same bandwidth, which equal cwnds would not give it.
     Scenario {
         name: "rtt-mix",
         about: "stations whose round trips take 20, 60, 150 and 300 ms",
@@ -34,7 +34,7 @@ pub const ROWS: &[Scenario] = &[
         plan: &SharedChannel {
             policies: &[
                 PLAIN,
-                // What the fixed cap takes for the round trip of all: the mean.
+                // The fixed cap's round trip for all: the mean.
                 ("fixed-cap", Some(Cap::Formula { rtt_ms: 132 })),
                 BALANCED,
                 DELAY,
@@ -55,7 +55,7 @@ pub const ROWS: &[Scenario] = &[
         },
         ..SHARING
     },
-    // P1, open point 2: how soon the others use what one leaves, and how soon it has its share again.
+    // P1, open point 2: how soon the others use what one leaves, and how soon it regains its share.
     Scenario {
         name: "demand",
         about: "one of eight stations wants much, then little, then much",
@@ -70,12 +70,12 @@ pub const ROWS: &[Scenario] = &[
             ],
             each: demand::case,
             bounds: |conditions| {
-                // Its limit is there again, and then three round trips.
+                // Its limit is active again, and then three round trips.
                 let has_s = 0.5 + 3.0 * conditions.rtt_ms as f64 / 1e3;
                 vec![
                     Check::metric("balanced", "used_s", Relation::AtMost(1.0)),
                     Check::metric("balanced", "has_s", Relation::AtMost(has_s)),
-                    // What it wants it has meanwhile.
+                    // It has what it wants meanwhile.
                     Check::metric("balanced", "light_mbit", Relation::AtLeast(0.97 * demand::LITTLE_MBIT)),
                 ]
             },
@@ -85,7 +85,8 @@ pub const ROWS: &[Scenario] = &[
         },
         ..SHARING
     },
-    // What ours get, and what stations without giveway get, against the same seats where all are plain. No number is configured.
+    // Stations with giveway, and stations without it, against the same seats where all are plain. No number is
+    // configured.
     Scenario {
         name: "mixed",
         about: "eight stations, of which 1, 3, 5 or 7 have no giveway, against the same seats where none has it",
@@ -144,9 +145,9 @@ pub const ROWS: &[Scenario] = &[
         },
         ..SHARING
     },
-    // The last station lies: a member that says that it has everything, or nothing, or that begins and ends each second, or that
-    // lists as many senders as a report can; and a thousand devices without the group's key. What is left to the honest ones,
-    // against the same seats where nobody has giveway.
+    // The last station lies: a member that claims everything, or nothing, or that begins and ends each second, or that
+    // lists as many senders as a report can; and a thousand devices without the group's key. What is left to the honest
+    // ones, against the same seats where nobody has giveway.
     Scenario {
         name: "liar",
         about: "one of eight stations tells its peers what is not true",
@@ -173,7 +174,7 @@ pub const ROWS: &[Scenario] = &[
                         .beside(lie.map(|lie| Load::Liar { sender, lie }))
                 };
                 let lies = |(name, lie): (&str, Option<Lie>)| {
-                    // Where limits were given up the queue of the access point drops reports; but nobody without the key is
+                    // Without limits the queue of the access point drops reports; but nobody without the key is
                     // authenticated.
                     let authenticated = match lie {
                         None | Some(Lie::Identities) => Relation::AtMost(sender as f64 - 1.0),
@@ -185,10 +186,10 @@ pub const ROWS: &[Scenario] = &[
                     case.checks = vec![
                         Check::metric(name, "peers", authenticated),
                         Check::metric(&ours, "least_mbit", Relation::AtLeast(FLOOR_MBIT)),
-                        // No flood: not more than plain TCP makes.
+                        // No flood: no more than plain TCP.
                         beside_plain("rtt_p50_ms", Relation::AtMost(1.0)),
                         beside_plain("retransmits", Relation::AtMost(1.0)),
-                        // Who is starved makes no queue either.
+                        // A starved station makes no queue either.
                         beside_plain("goodput_mbit", Relation::AtLeast(0.8)),
                         beside_plain("goodput_mbit", Relation::AtLeast(0.97)).goal(),
                     ];
@@ -201,8 +202,8 @@ pub const ROWS: &[Scenario] = &[
         },
         ..SHARING
     },
-    // A rate that falls to a tenth and rises again, of which nobody is told: how soon the queue that the fall makes has gone, and
-    // how soon the rise is used. Stations on the air; and one device behind a modem, in the guest.
+    // A rate that falls to a tenth and rises again, unannounced: how soon the queue of the fall has drained, and how
+    // soon the rise is used. Stations on a shared channel; and one device behind a modem, in the guest.
     Scenario {
         name: "step-rate",
         about: "a radio falls from 54 to 6 Mbit/s and rises again, a wire from 20 to 2",
@@ -218,8 +219,8 @@ pub const ROWS: &[Scenario] = &[
         },
         ..SHARING
     },
-    // Daemons that are told nothing: with a group's key and nothing else, against the same with the best equal cap of each radio;
-    // and without a key, against stations without giveway.
+    // Daemons without configuration: with a group's key and nothing else, against the same with the best equal cap of
+    // each radio; and without a key, against stations without giveway.
     Scenario {
         name: "no-numbers",
         about: "eight stations with a group's key and nothing else, and without one",
@@ -263,12 +264,12 @@ pub const ROWS: &[Scenario] = &[
     },
 ];
 
-/// Just below the collapse of `arf-classic` in model time is above it live: no number is true there.
+/// A cap just below the collapse of `arf-classic` in model time is above it live: no number is right there.
 fn configured_cap(conditions: &super::Conditions) -> Option<Cap> {
     best_cap(conditions).filter(|_| conditions.medium != ARF_CLASSIC)
 }
 
-/// Of plain TCP's, most likely and surely.
+/// Of plain TCP's goodput: the goal and the bound.
 fn kept(who: &str, ours: &str, plain: &str) -> [Check; 2] {
     let name = format!("{ours} ({who}) over {plain}");
     let surely = Quantity::RatioAtLeast {

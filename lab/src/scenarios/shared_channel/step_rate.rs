@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A rate that falls to a tenth and rises again: on the air, and behind a modem.
+//! A rate that falls to a tenth and rises again: on a shared channel, and behind a modem.
 
 mod wire;
 
@@ -14,7 +14,7 @@ use crate::scenario::{Check, Relation, Variant};
 use crate::traffic::uploads::{Uploaded, Uploads};
 use wire::WireMethod;
 
-/// What the smoothed RTT may be: this part of the minimum, or so many ms above it where that is more.
+/// The bound of the smoothed RTT: this multiple of the minimum, or so many ms above it where that is more.
 type Bound = (f64, f64);
 const USUAL: Bound = (1.25, 15.0);
 const DELAY: Bound = (1.1, 5.0);
@@ -23,12 +23,12 @@ const ON_WIRE: [(&str, WireMethod); 3] = [
     ("wire/auto", WireMethod::Auto),
     ("wire/balanced", WireMethod::Found),
 ];
-/// Of what was moved before the fall.
+/// Of the goodput before the fall.
 const IN_USE: f64 = 0.9;
 const UP_S: f64 = 5.0;
 /// Of plain TCP's goodput.
 const ENOUGH: f64 = 0.8;
-/// Beside two round trips.
+/// Besides two round trips.
 const DOWN_S: f64 = 2.0;
 
 pub fn case(conditions: &Conditions, case: Case) -> Case {
@@ -49,13 +49,13 @@ pub fn on_wire(all: &[Conditions], _: &[Variant]) -> Besides {
     (ON_WIRE.map(variant).into(), Vec::new())
 }
 
-/// On the air and on the wire.
+/// On the channel and on the wire.
 pub fn bounds(conditions: &Conditions) -> Vec<Check> {
     let down_s = |rtt_ms: u64| Relation::AtMost(DOWN_S + 2.0 * rtt_ms as f64 / 1e3);
     let up = |name| Check::metric(name, "up_s", Relation::AtMost(UP_S));
     let mut checks = vec![
         up("throughput"),
-        // The queue whose rate is found keeps packets in the device, where its own upload waits and others do not.
+        // The queue with an estimated rate keeps packets in the device, where its own upload waits and others do not.
         Check::metric("wire/auto", "others_down_s", down_s(wire::RTT_MS)),
         up("wire/auto"),
     ];
@@ -66,7 +66,7 @@ pub fn bounds(conditions: &Conditions) -> Vec<Check> {
     ] {
         checks.extend([Check::metric(name, "down_s", down_s(rtt_ms)), up(name)]);
     }
-    // Who sends nothing has no queue either.
+    // A station that sends nothing has no queue either.
     for (name, plain) in [
         ("balanced", "plain"),
         ("delay", "plain"),
