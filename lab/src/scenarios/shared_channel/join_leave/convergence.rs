@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When every sender's cap was right. Pure.
-//! Input: every change of a cap (from the daemons' own logs) and the moments at which the true number
-//! of senders changed. Output: for each of those moments, how long it took.
+//! When every sender's cap was right. Pure. Input: every change of a cap (from the daemons' own logs) and the times at
+//! which the true number of senders changed. Output: for each of these, how long it took.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,19 +20,19 @@ pub struct ExpectedCaps {
 pub enum CapTarget {
     /// This one, for half a second (or to the end of the period).
     Cap(u64),
-    /// Each one's own: what it has in the mean of the period's last second, or within 5% of that or a segment, from then on
-    /// to the end of the period. A socket without a cap at its end has not settled; nor has any where those that had a cap before
-    /// have not come half of the way to what is due: `before` / now of that.
+    /// Each one's own: its mean cap in the period's last second, or within 5% of that or a segment, from then on to the
+    /// end of the period. A socket without a cap at the end has not settled; nor has any if the earlier ones have not
+    /// come half of the way to the cap due: `before` / now of it.
     Settled { before: usize },
 }
 
-/// Right for a shorter time than this was chance.
+/// A cap that is right for less time counts as chance.
 const HOLD_NS: u64 = 500_000_000;
 const FINAL_NS: u64 = 1_000_000_000;
 const SETTLED_WITHIN: f64 = 0.05;
 
-/// For each moment, nanoseconds until every sender's cap was right and stayed so; `None` when that never came.
-/// `changes` may be in any order.
+/// For each change, nanoseconds until every sender's cap was right and stayed so; `None` if never. `changes` may be in
+/// any order.
 pub fn delays_ns(changes: &[CapChange], moments: &[ExpectedCaps]) -> Vec<Option<u64>> {
     let mut changes = changes.to_vec();
     changes.sort_by_key(|change| change.t_ns);
@@ -70,7 +69,7 @@ fn right_after_ns(changes: &[CapChange], expected: &ExpectedCaps, cap: u64) -> O
     right_since.map(|since| since - expected.t_ns)
 }
 
-/// The time of the sender that took longest. `before`: how many sent before.
+/// The time of the slowest sender. `before`: the number of earlier senders.
 fn settled_after_ns(changes: &[CapChange], expected: &ExpectedCaps, before: usize) -> Option<u64> {
     let (from_ns, until_ns) = (expected.t_ns, expected.until_ns);
     let (mut longest_ns, mut had, mut have) = (0, 0.0, 0.0);
@@ -97,8 +96,8 @@ fn settled_after_ns(changes: &[CapChange], expected: &ExpectedCaps, before: usiz
     has_moved.then_some(longest_ns)
 }
 
-/// How far the cap that is furthest off is from its mean in the last second, so long after the change, as a part of that; None where
-/// one has no cap.
+/// The largest relative deviation of a cap from its mean in the last second, so long after the change; None if one has
+/// no cap.
 pub fn off_after(changes: &[CapChange], expected: &ExpectedCaps, after_ns: u64) -> Option<f64> {
     let (from_ns, until_ns) = (expected.t_ns, expected.until_ns);
     let mut changes = changes.to_vec();
@@ -142,7 +141,7 @@ fn periods(changes: &[CapChange], cookie: u64, from_ns: u64, until_ns: u64) -> V
     periods
 }
 
-/// None where there is no cap for some of it.
+/// None if there is no cap for some of it.
 fn last_mean(periods: &[Period], from_ns: u64, until_ns: u64) -> Option<f64> {
     let from_ns = until_ns.saturating_sub(FINAL_NS).max(from_ns);
     let (mut sum, mut over_ns) = (0.0, 0.0);
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_socket_to_be_right_decides() {
+    fn slowest_socket_decides() {
         assert_eq!(right_ms(&[change(1_200, 1, 43), change(1_600, 2, 43)]), Some(600));
     }
 
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_of_being_right_by_chance_does_not_count() {
+    fn briefly_right_cap_does_not_count() {
         let flicker = [change(1_100, 1, 43), change(1_200, 2, 43), change(1_400, 2, 57)];
         assert_eq!(right_ms(&flicker), None);
         let recovers = [&flicker[..], &[change(2_000, 2, 43)]].concat();
@@ -227,13 +226,13 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_wrong_after_half_a_second_is_another_matter() {
+    fn later_change_does_not_count() {
         let changes = [change(1_100, 1, 43), change(1_200, 2, 43), change(1_800, 2, 57)];
         assert_eq!(right_ms(&changes), Some(200));
     }
 
     #[test]
-    fn other_sockets_may_have_what_they_like() {
+    fn other_sockets_do_not_count() {
         let changes = [change(1_100, 1, 43), change(1_200, 3, 7), change(1_300, 2, 43)];
         assert_eq!(right_ms(&changes), Some(300));
     }
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_that_leaves_that_again_has_not_settled_before() {
+    fn cap_that_leaves_the_band_has_not_settled() {
         let steps = [
             change(500, 1, 40),
             change(1_100, 1, 60),
@@ -269,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn caps_fall_where_one_more_sends() {
+    fn caps_fall_with_one_more_sender() {
         let settled = |changes: &[CapChange]| delay_ms(changes, CapTarget::Settled { before: 1 });
         let newcomer_and_one = [change(500, 1, 60), change(1_200, 1, 30), change(1_400, 2, 30)];
         assert_eq!(settled(&newcomer_and_one), Some(400));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The first station wants all that it can get, then little, then all again: how soon the others use what it leaves, and how
-//! soon it has its share again.
+//! The first station's demand is high, then low, then high: how soon the others use what it leaves, and how soon it
+//! regains its share.
 
 use anyhow::Result;
 
@@ -11,12 +11,12 @@ use crate::outcome::Outcome;
 use crate::traffic::uploads::{Uploads, Wants};
 
 pub const LITTLE_MBIT: f64 = 0.5;
-/// Of what all had before, less what the light one wants; and of an equal share of it.
+/// Of everyone's goodput before, less the low demand; and of an equal share of it.
 const USED: f64 = 0.97;
 const HAS: f64 = 0.9;
 
-pub fn case(air: &Conditions, case: Case) -> Case {
-    let (warmup_s, seconds) = (air.seconds("warmup_s"), air.seconds("seconds"));
+pub fn case(conditions: &Conditions, case: Case) -> Case {
+    let (warmup_s, seconds) = (conditions.seconds("warmup_s"), conditions.seconds("seconds"));
     let demand = Demand {
         falls_s: warmup_s,
         rises_s: warmup_s + seconds / 2.0,
@@ -66,7 +66,7 @@ impl Demand {
             ("after_mbit", Some(mbit(0..stations, after_s.0, after_s.1))),
             ("used_s", used_s),
             ("has_s", has_s),
-            ("lateness_p99_us", Some(cell.air.counters()?.lateness_us.p99 as f64)),
+            ("lateness_p99_us", Some(cell.channel.counters()?.lateness_us.p99 as f64)),
         ] {
             outcome.set(run.name, metric, value);
         }

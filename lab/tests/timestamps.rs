@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What background makes of each moment that it keeps (`bpf/moment.h` lists them), compiled for this machine from the headers
-//! as they are (`c/moments.c`): what happened 2^31 or 2^32 milliseconds ago, or any time beyond a day, is decided upon as
+//! What background makes of each moment that it keeps (`bpf/timestamp.h` lists them), compiled for this machine from the headers
+//! as they are (`c/timestamps.c`): what happened 2^31 or 2^32 milliseconds ago, or any time beyond a day, is decided upon as
 //! what happened a day ago, and is neither to come nor new.
 
 const DAY: u64 = 86_400_000;
@@ -60,7 +60,7 @@ fn decides<T: PartialEq + std::fmt::Debug + Copy>(decides: Decides<T>, (recent_a
 }
 
 #[test]
-fn the_history_of_the_base_is_renewed() {
+fn base_history_is_renewed() {
     decides(lab_base_is_renewed, (3_000, false), true);
 }
 
@@ -75,53 +75,53 @@ fn a_slowdown_follows_nine_times_as_long_after_a_ramp() {
 }
 
 #[test]
-fn others_that_were_served_between_are_gone() {
+fn flows_served_in_between_are_gone_after_long() {
     decides(lab_others_between_are_gone, (2_500, false), true);
 }
 
 #[test]
-fn others_that_were_seen_are_gone() {
+fn seen_flows_are_gone_after_long() {
     decides(lab_others_are_gone, (3_000, false), true);
 }
 
 #[test]
-fn a_hold_after_a_long_time_is_no_longer_than_the_first() {
+fn hold_time_is_reset_after_long() {
     decides(lab_next_hold_ms, (3_000, 2_000), 1_000);
 }
 
 #[test]
-fn a_loss_of_long_ago_makes_nobody_yield() {
+fn old_loss_does_not_yield() {
     decides(lab_lost_share_makes_it_yield, (3_000, true), false);
 }
 
 #[test]
-fn a_queue_as_one_of_its_kind_holds_it_is_met() {
+fn queue_of_another_ledbat_flow_is_met() {
     decides(lab_band_is_met, (3_000, false), true);
 }
 
 #[test]
-fn a_round_that_lasted_long_shows_no_rate() {
+fn long_round_shows_no_rate() {
     decides(lab_peak, (5, 4_000), 0);
 }
 
 #[test]
-fn a_pause_is_seen() {
+fn pause_is_detected() {
     decides(lab_pause_is_seen, (500, false), true);
 }
 
 #[test]
-fn a_delay_of_long_ago_ends_no_round() {
+fn old_delay_ends_no_round() {
     decides(lab_round_is_cut_short, (6, true), false);
 }
 
 /// After 24.9 days a download no longer yielded: each echo was before the moment from which echoes are trusted.
 #[test]
-fn a_download_takes_round_trips_however_long_ago_it_was_silent() {
+fn download_samples_rtt_after_any_silence() {
     decides(lab_download_sample_us, (10, 0), 20_000);
 }
 
 #[test]
-fn a_download_takes_no_round_trip_from_an_echo_of_long_ago() {
+fn download_ignores_old_echo() {
     decides(lab_download_old_echo_sample_us, (3_000, 0), 0);
 }
 
@@ -142,7 +142,7 @@ fn a_download_was_silent() {
 
 /// In microseconds, of which 32 bits come round after 71 minutes.
 #[test]
-fn a_gap_between_packets_is_as_long_as_it_was_or_not_known() {
+fn packet_gap_is_exact_or_unknown() {
     for (ago, gap) in [
         (100, 100),
         (HALF + 5, 0x8000_0005),
@@ -157,7 +157,7 @@ fn a_gap_between_packets_is_as_long_as_it_was_or_not_known() {
 
 /// The kernel's `lrcvtime`, and the time of a promise in a packet.
 #[test]
-fn the_age_of_what_is_bare_is_known_up_to_half_of_its_range() {
+fn age_of_plain_timestamp_is_known_up_to_half_its_range() {
     for then in THEN {
         // SAFETY: takes numbers, and keeps nothing.
         let age = |ago: u64| unsafe { lab_age(then, then + ago) };
@@ -167,7 +167,7 @@ fn the_age_of_what_is_bare_is_known_up_to_half_of_its_range() {
 }
 
 #[test]
-fn in_a_transfer_that_goes_on_no_age_comes_round() {
+fn ages_do_not_wrap_in_a_long_transfer() {
     for then in THEN {
         for ago in [
             0,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A congestion control for a moment (see clamp.h): its init lowers cwnd to the clamp and sets ssthresh to it, so that
- * whatever follows goes on in congestion avoidance. Should a connection ever stay with it, it behaves as Reno.
- * Optional: where the kernel refuses struct_ops, writes of the clamp are plain. Nobody without CAP_NET_ADMIN can
- * choose it.
+ * A congestion control for the length of one call (see clamp.h): its init lowers cwnd to the clamp and sets ssthresh to
+ * it, so that the connection's own one continues in congestion avoidance. If a connection ever stays with it, it
+ * behaves as Reno. Optional: where the kernel refuses struct_ops, clamps are written plainly. Requires CAP_NET_ADMIN to
+ * choose.
  */
 #include "kernel_types.h"
 #include "giveway.h"
@@ -20,7 +20,7 @@ extern __u32 tcp_reno_undo_cwnd(struct sock *sk) __ksym;
 extern void tcp_reno_cong_avoid(struct sock *sk, __u32 ack, __u32 acked) __ksym;
 
 SEC("struct_ops")
-void BPF_PROG(gw_ease_init, struct sock *sk)
+void BPF_PROG(gw_avoidance_init, struct sock *sk)
 {
 	struct tcp_sock *tp = (struct tcp_sock *)sk;
 	__u32 cwnd = tp->snd_cwnd < tp->snd_cwnd_clamp ? tp->snd_cwnd : tp->snd_cwnd_clamp;
@@ -30,28 +30,28 @@ void BPF_PROG(gw_ease_init, struct sock *sk)
 }
 
 SEC("struct_ops")
-__u32 BPF_PROG(gw_ease_ssthresh, struct sock *sk)
+__u32 BPF_PROG(gw_avoidance_ssthresh, struct sock *sk)
 {
 	return tcp_reno_ssthresh(sk);
 }
 
 SEC("struct_ops")
-__u32 BPF_PROG(gw_ease_undo, struct sock *sk)
+__u32 BPF_PROG(gw_avoidance_undo, struct sock *sk)
 {
 	return tcp_reno_undo_cwnd(sk);
 }
 
 SEC("struct_ops")
-void BPF_PROG(gw_ease_avoid, struct sock *sk, __u32 ack, __u32 acked)
+void BPF_PROG(gw_avoidance_avoid, struct sock *sk, __u32 ack, __u32 acked)
 {
 	tcp_reno_cong_avoid(sk, ack, acked);
 }
 
 SEC(".struct_ops.link")
-struct tcp_congestion_ops gw_ease = {
-	.init = (void *)gw_ease_init,
-	.ssthresh = (void *)gw_ease_ssthresh,
-	.undo_cwnd = (void *)gw_ease_undo,
-	.cong_avoid = (void *)gw_ease_avoid,
-	.name = "gw_ease",
+struct tcp_congestion_ops gw_avoidance = {
+	.init = (void *)gw_avoidance_init,
+	.ssthresh = (void *)gw_avoidance_ssthresh,
+	.undo_cwnd = (void *)gw_avoidance_undo,
+	.cong_avoid = (void *)gw_avoidance_avoid,
+	.name = "gw_avoidance",
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A rate that falls to a tenth and rises again: on the air, and behind a modem.
+//! A rate that falls to a tenth and rises again: on a shared channel, and behind a modem.
 
 mod wire;
 
@@ -14,7 +14,7 @@ use crate::scenario::{Check, Relation, Variant};
 use crate::traffic::uploads::{Uploaded, Uploads};
 use wire::WireMethod;
 
-/// What the smoothed RTT may be: this part of the minimum, or so many ms above it where that is more.
+/// The bound of the smoothed RTT: this multiple of the minimum, or so many ms above it where that is more.
 type Bound = (f64, f64);
 const USUAL: Bound = (1.25, 15.0);
 const DELAY: Bound = (1.1, 5.0);
@@ -23,50 +23,50 @@ const ON_WIRE: [(&str, WireMethod); 3] = [
     ("wire/auto", WireMethod::Auto),
     ("wire/balanced", WireMethod::Found),
 ];
-/// Of what was moved before the fall.
+/// Of the goodput before the fall.
 const IN_USE: f64 = 0.9;
 const UP_S: f64 = 5.0;
 /// Of plain TCP's goodput.
 const ENOUGH: f64 = 0.8;
-/// Beside two round trips.
+/// Besides two round trips.
 const DOWN_S: f64 = 2.0;
 
-pub fn case(air: &Conditions, case: Case) -> Case {
+pub fn case(conditions: &Conditions, case: Case) -> Case {
     let bound = match case.place.giveway {
         Some(Cap::Estimated("delay")) => DELAY,
         _ => USUAL,
     };
-    let steps = Steps::of(air, air.rtt_ms, bound);
-    case.act(steps.end_s, move |cell, run| steps.on_air(cell, run))
+    let steps = Steps::of(conditions, conditions.rtt_ms, bound);
+    case.act(steps.end_s, move |cell, run| steps.shared_channel(cell, run))
 }
 
-pub fn on_wire(airs: &[Conditions], _: &[Variant]) -> Besides {
+pub fn on_wire(all: &[Conditions], _: &[Variant]) -> Besides {
     let variant = |(name, method): (&str, WireMethod)| {
-        let steps = Steps::of(&airs[0], wire::RTT_MS, USUAL);
+        let steps = Steps::of(&all[0], wire::RTT_MS, USUAL);
         let act = move |run: &Run| wire::upload(run, method, steps);
         Variant::new(name, Some(wire::GUEST), steps.end_s, act)
     };
     (ON_WIRE.map(variant).into(), Vec::new())
 }
 
-/// On the air and on the wire.
-pub fn bounds(air: &Conditions) -> Vec<Check> {
+/// On the channel and on the wire.
+pub fn bounds(conditions: &Conditions) -> Vec<Check> {
     let down_s = |rtt_ms: u64| Relation::AtMost(DOWN_S + 2.0 * rtt_ms as f64 / 1e3);
     let up = |name| Check::metric(name, "up_s", Relation::AtMost(UP_S));
     let mut checks = vec![
         up("throughput"),
-        // The queue whose rate is found keeps packets in the device, where its own upload waits and others do not.
+        // The queue with an estimated rate keeps packets in the device, where its own upload waits and others do not.
         Check::metric("wire/auto", "others_down_s", down_s(wire::RTT_MS)),
         up("wire/auto"),
     ];
     for (name, rtt_ms) in [
-        ("balanced", air.rtt_ms),
-        ("delay", air.rtt_ms),
+        ("balanced", conditions.rtt_ms),
+        ("delay", conditions.rtt_ms),
         ("wire/balanced", wire::RTT_MS),
     ] {
         checks.extend([Check::metric(name, "down_s", down_s(rtt_ms)), up(name)]);
     }
-    // Who sends nothing has no queue either.
+    // A station that sends nothing has no queue either.
     for (name, plain) in [
         ("balanced", "plain"),
         ("delay", "plain"),
@@ -90,8 +90,12 @@ struct Steps {
 }
 
 impl Steps {
-    fn of(air: &Conditions, rtt_ms: u64, (part, more_ms): Bound) -> Self {
-        let (warmup_s, seconds, rtt_ms) = (air.seconds("warmup_s"), air.seconds("seconds"), rtt_ms as f64);
+    fn of(conditions: &Conditions, rtt_ms: u64, (part, more_ms): Bound) -> Self {
+        let (warmup_s, seconds, rtt_ms) = (
+            conditions.seconds("warmup_s"),
+            conditions.seconds("seconds"),
+            rtt_ms as f64,
+        );
         Self {
             falls_s: warmup_s,
             rises_s: warmup_s + seconds / 2.0,
@@ -100,20 +104,20 @@ impl Steps {
         }
     }
 
-    fn on_air(self, cell: &mut Cell, run: &Run) -> Result<Outcome> {
+    fn shared_channel(self, cell: &mut Cell, run: &Run) -> Result<Outcome> {
         let uploads = Uploads::start(cell, &vec![Vec::new(); cell.stations()])?;
         run.progress.tick("warming up");
         pause(self.falls_s)?;
         run.progress.tick("at 6 Mbit/s");
-        cell.air.set_rates(FIXED6)?;
+        cell.channel.set_rates(FIXED6)?;
         pause(self.rises_s - self.falls_s)?;
         run.progress.tick("at 54 Mbit/s again");
-        cell.air.set_rates(FIXED54)?;
+        cell.channel.set_rates(FIXED54)?;
         pause(self.end_s - self.rises_s)?;
         let uploaded = uploads.finish()?;
         run.keep(&uploaded)?;
         let mut outcome = self.outcome(run.name, &uploaded);
-        let late_us = cell.air.counters()?.lateness_us.p99;
+        let late_us = cell.channel.counters()?.lateness_us.p99;
         outcome.set(run.name, "lateness_p99_us", late_us as f64);
         Ok(outcome)
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long after a sender starts, stops or dies every other one has the right cap.
-//! Input: how many events. Output: the 95th percentile of the time, false expiries, the reports' share of
-//! the air. The caps are those that the daemons' logs say came into force on the sockets.
+//! How long after a sender starts, stops or dies every other one has the right cap. Input: how many events. Output: the
+//! 95th percentile of the time, false expiries, the reports' share of airtime. Caps are active when the daemons' logs
+//! say so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::convergence::{CapTarget, ExpectedCaps, delays_ns, off_after};
 use crate::access_point::paper_cap;
-use crate::air::AirInterval;
 use crate::cell::{Cell, station_address};
+use crate::channel::ChannelInterval;
 use crate::experiment::Run;
 use crate::giveway::Recorder;
 use crate::giveway::answers::{CapChange, Recorded};
@@ -23,14 +23,14 @@ use crate::role::Role;
 use crate::traffic::realtime::monotonic_ns;
 use crate::traffic::stream::{TcpSource, start_sink};
 
-/// Alone a sender has no peer whose cap could be right.
+/// A lone sender has no peer whose cap could be right.
 const FEWEST: usize = 2;
 /// From a station's return to the next death: its session has to be authenticated again.
 const REJOIN: Duration = Duration::from_secs(5);
-/// Added to the time between events at random, so that they meet the reports at any phase.
+/// Random addition to the time between events, so that they meet the reports at any phase.
 const JITTER_MS: u32 = 1_000;
 
-/// The stations as they are now, and what was seen so far.
+/// The stations' state, and the recorded events.
 struct Group<'a> {
     cell: &'a mut Cell,
     right: Right,
@@ -49,14 +49,14 @@ struct ObservedCaps {
     deaths: Vec<Death>,
 }
 
-/// A station was off the air.
+/// A station was removed from the channel.
 struct Death {
     address: String,
     from_ns: u64,
     to_ns: u64,
 }
 
-/// Within which all caps are to be right, in 95 of 100 cases.
+/// The time within which all caps have to be right, in 95 of 100 cases.
 pub fn limit_s(kind: &str) -> f64 {
     match kind {
         "start" => 1.0,
@@ -68,14 +68,14 @@ pub fn limit_s(kind: &str) -> f64 {
 /// Which caps are right.
 #[derive(Clone, Copy)]
 pub enum Right {
-    /// P1's, at this RTT, of so many senders.
+    /// P1's, at this RTT, by the number of senders.
     Formula { rtt_ms: u64 },
-    /// Those that are active before the next change, where nobody knows the capacity.
+    /// Those that are active before the next change, with an unknown capacity.
     Settled,
 }
 
 impl Right {
-    /// Until the first change that counts: a capacity that nobody knows is found first.
+    /// Until the first change that counts: an unknown capacity is estimated first.
     fn settles_first(self) -> Duration {
         match self {
             Self::Formula { .. } => Duration::ZERO,
@@ -87,9 +87,9 @@ impl Right {
 /// How long until every peer's cap is right.
 #[derive(Clone, Copy)]
 pub enum Change {
-    /// The number of senders scans from 2 to all and back; points `start` and `stop`.
+    /// The number of senders goes from 2 to all and back; points `start` and `stop`.
     StartStop { events: u64, settle_s: f64 },
-    /// A sender vanishes: daemon, watchdog and traffic killed, station off the air.
+    /// A sender vanishes: daemon, watchdog and traffic killed, station removed from the channel.
     Death { events: u64, settle_s: f64 },
 }
 
@@ -105,7 +105,7 @@ impl Change {
 
 /// On an access point whose stations have daemons.
 pub fn observe(cell: &mut Cell, right: Right, change: Change, run: &Run) -> Result<Outcome> {
-    let begun = cell.air.counters()?;
+    let begun = cell.channel.counters()?;
     let mut group = Group::gather(cell, right, run.seed)?;
     match change {
         Change::StartStop { events, settle_s } => group.scan(events, settle_s, run)?,
@@ -133,13 +133,13 @@ pub fn observe(cell: &mut Cell, right: Right, change: Change, run: &Run) -> Resu
             outcome.percentiles(&point, "off_*_percent", &percent, &[50, 95]);
         }
     }
-    let end = cell.air.counters()?;
-    let air = AirInterval {
+    let end = cell.channel.counters()?;
+    let conditions = ChannelInterval {
         begin: &begun,
         end: &end,
     };
-    outcome.set(name, "report_airtime_percent", air.report_airtime_percent());
-    outcome.set(name, "collisions_percent", air.collisions_percent());
+    outcome.set(name, "report_airtime_percent", conditions.report_airtime_percent());
+    outcome.set(name, "collisions_percent", conditions.collisions_percent());
     outcome.set(name, "false_expiries", seen.false_expiries() as f64);
     outcome.set(name, "observed_h", (end.elapsed_ns - begun.elapsed_ns) as f64 / 3.6e12);
     Ok(outcome)
@@ -211,7 +211,7 @@ impl<'a> Group<'a> {
         of.get(index).copied()
     }
 
-    /// Notes what is expected from `t_ns` on; ends the period before it.
+    /// Records the expected state from `t_ns` on; ends the period before it.
     fn expect(&mut self, kind: &'static str, t_ns: u64, until_ns: u64) {
         let now = self.sending.len();
         let before = if kind == "start" { now - 1 } else { now + 1 };
@@ -259,7 +259,7 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
-    /// All send; one after another vanishes without a word and comes back.
+    /// All send; one after another vanishes without notice and returns.
     fn die(&mut self, events: u64, settle_s: f64, run: &Run) -> Result<()> {
         let stations = self.cell.stations();
         for station in 0..stations {
@@ -286,7 +286,7 @@ impl<'a> Group<'a> {
         let mut daemon = self.cell.take_daemon(station)?;
         daemon.watchdog().context("the daemon has no watchdog")?;
         let t_ns = monotonic_ns()?;
-        self.cell.air.set_present(station, false)?;
+        self.cell.channel.set_present(station, false)?;
         daemon.kill_with_watchdog()?;
         self.source(station)?.kill()?;
         self.sending.remove(&station);
@@ -296,7 +296,7 @@ impl<'a> Group<'a> {
     }
 
     fn come_back(&mut self, station: usize, part: u64) -> Result<()> {
-        self.cell.air.set_present(station, true)?;
+        self.cell.channel.set_present(station, true)?;
         self.cell.start_daemon(station)?;
         self.cell.wait_for_daemon(station)?;
         self.record(station, part)?;
@@ -323,7 +323,7 @@ impl<'a> Group<'a> {
 }
 
 impl ObservedCaps {
-    /// Peers given up for silence although they were alive and on the air.
+    /// Peers given up as silent although they were alive and present.
     fn false_expiries(&self) -> usize {
         let is_true = |t_ns: u64, address: &str| {
             let mut deaths = self.deaths.iter().filter(|death| death.address == address);

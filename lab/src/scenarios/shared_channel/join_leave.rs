@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Senders that join one by one, or leave one by one; and how soon after a start, a stop or a death every other sender has the
-//! right cap.
+//! Senders that join one by one, or leave one by one; and how soon after a start, a stop or a death every other sender
+//! has the right cap.
 
 mod converge;
 mod convergence;
@@ -28,15 +28,17 @@ pub fn stations(parameters: &Parameters) -> Result<Vec<usize>> {
     }
 }
 
-pub fn changing(air: &Conditions) -> Vec<Case> {
-    let total_s = air.seconds("warmup_s") + air.seconds("seconds");
+pub fn changing(conditions: &Conditions) -> Vec<Case> {
+    let total_s = conditions.seconds("warmup_s") + conditions.seconds("seconds");
     let mut cases = Vec::new();
     for (kind, joins) in [("join", true), ("leave", false)] {
-        let fixed = Some(Cap::Formula { rtt_ms: air.rtt_ms });
+        let fixed = Some(Cap::Formula {
+            rtt_ms: conditions.rtt_ms,
+        });
         for (what, giveway) in [PLAIN, ("fixed-cap", fixed), BALANCED] {
-            let case = air.case((&format!("{kind}/{what}"), giveway));
+            let case = conditions.case((&format!("{kind}/{what}"), giveway));
             cases.push(case.transfers(|transfers| Transfers {
-                senders: spans(total_s, air.stations, joins),
+                senders: spans(total_s, conditions.stations, joins),
                 record: true,
                 ..transfers
             }));
@@ -46,48 +48,48 @@ pub fn changing(air: &Conditions) -> Vec<Case> {
 }
 
 /// On the first medium; and the bounds of all.
-pub fn converging(airs: &[Conditions], changing: &[Variant]) -> Besides {
-    let air = &airs[0];
-    let events = air.parameters.count("events");
+pub fn converging(all: &[Conditions], changing: &[Variant]) -> Besides {
+    let conditions = &all[0];
+    let events = conditions.parameters.count("events");
     let start_stop = Change::StartStop { events, settle_s: 3.5 };
     let death = Change::Death { events, settle_s: 7.0 };
-    let rtt_ms = air.rtt_ms;
+    let rtt_ms = conditions.rtt_ms;
     let fixed = Cap::Formula { rtt_ms };
     let found = Cap::Estimated("balanced");
     let mut cases = Vec::new();
     for (name, change, cap, right) in [
         ("converge", start_stop, fixed, Right::Formula { rtt_ms }),
         ("converge/death", death, fixed, Right::Formula { rtt_ms }),
-        ("found/converge", start_stop, found, Right::Settled),
-        ("found/converge/death", death, found, Right::Settled),
+        ("estimated/converge", start_stop, found, Right::Settled),
+        ("estimated/converge/death", death, found, Right::Settled),
     ] {
         let case = Case {
             name: name.into(),
-            ..air.case((name, Some(cap)))
+            ..conditions.case((name, Some(cap)))
         };
-        let estimated_s = change.estimated_s(air.stations, right);
+        let estimated_s = change.estimated_s(conditions.stations, right);
         cases.push(case.act(estimated_s, move |cell, run| {
             converge::observe(cell, right, change, run)
         }));
     }
     let converging: Vec<_> = cases.into_iter().map(Case::variant).collect();
     let all: Vec<_> = changing.iter().chain(&converging).collect();
-    let checks = checks(&all, air.medium);
+    let checks = checks(&all, conditions.medium);
     (converging, checks)
 }
 
-pub fn plots(airs: &[Conditions]) -> Vec<Plot> {
+pub fn plots(all: &[Conditions]) -> Vec<Plot> {
     let mut plots = Vec::new();
-    for air in airs {
+    for conditions in all {
         for kind in ["join", "leave"] {
-            let names = ["plain", "fixed-cap", "balanced"].map(|what| air.name(&format!("{kind}/{what}")));
+            let names = ["plain", "fixed-cap", "balanced"].map(|what| conditions.name(&format!("{kind}/{what}")));
             plots.extend([
                 Plot::timeline(Trace::Goodput, &names),
                 Plot::timeline(Trace::Cwnd, &names),
                 Plot::timeline(Trace::Cap, &names[1..]),
                 Plot::Stations {
-                    file: format!("goodput-{kind}-{}", air.medium),
-                    title: format!("Senders {kind}, {}: goodput of each while it sends", air.medium),
+                    file: format!("goodput-{kind}-{}", conditions.medium),
+                    title: format!("Senders {kind}, {}: goodput of each while it sends", conditions.medium),
                     variants: names.into(),
                 },
             ]);
@@ -96,9 +98,9 @@ pub fn plots(airs: &[Conditions]) -> Vec<Plot> {
     for (file, title, under) in [
         ("converge", "Time until every sender's cap is right", "converge"),
         (
-            "converge-found",
-            "Time until every sender's found cap has settled",
-            "found/converge",
+            "converge-estimated",
+            "Time until every sender's estimated cap has settled",
+            "estimated/converge",
         ),
     ] {
         plots.push(Plot::distribution(
@@ -138,7 +140,7 @@ fn spans(total_s: f64, stations: usize, joins: bool) -> Vec<Span> {
 fn checks(variants: &[&Variant], converge_medium: &str) -> Vec<Check> {
     let mut checks = Vec::new();
     if converge_medium == ARF_LOSSY {
-        for under in ["converge", "found/converge"] {
+        for under in ["converge", "estimated/converge"] {
             for kind in ["start", "stop", "death"] {
                 let point = format!("{under}/{kind}");
                 let holds = Relation::AtMost(converge::limit_s(kind));
@@ -152,8 +154,8 @@ fn checks(variants: &[&Variant], converge_medium: &str) -> Vec<Check> {
         let holds = Relation::Below(1.0);
         checks.push(Check::metric(&variant.name, "report_airtime_percent", holds));
     }
-    // `converge/death` too: it counts only those that were alive. (In the trial of a capacity that is found the full queue drops
-    // reports, and members expire for seconds.)
+    // `converge/death` too: it counts only the living. (In the baseline measurement of an estimated capacity the full
+    // queue drops reports, and members expire for seconds.)
     let is_fixed = |variant: &&&Variant| {
         let cap = variant.access_point.and_then(|place| place.giveway);
         matches!(cap, Some(Cap::Formula { .. }))

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A live stream as its viewer sees it. Input: when each frame was made and had come, and how much is buffered before
-//! the first is shown. Output: how often and how long the picture stands still, and what came too late for a viewer who
+//! A live stream as its viewer sees it. Input: when each frame was created and had arrived, and the buffer before the
+//! first is shown. Output: how often and how long the picture stalls, and which frames are too late for a viewer who
 //! does not wait. Pure.
 
 use crate::traffic::application::SentPart;
 
 #[derive(Debug, Default, PartialEq)]
 pub struct Playout {
-    /// A frame is not there when it is to be shown; the viewer waits for it, and is so much further behind from then on.
+    /// A frame is missing when it is to be shown; the viewer waits for it, and lags that much more from then on.
     pub stalls: u64,
     pub stalled_ns: u64,
     /// Frames that would be late without these waits.
@@ -47,13 +47,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_buffer_holds_is_never_seen() {
+    fn delays_within_the_buffer_do_not_stall() {
         assert_eq!(played(&[]), Playout::default());
         assert_eq!(played(&[5, 25, 5, 25]), Playout::default());
     }
 
     #[test]
-    fn a_frame_too_late_stops_the_picture_once_and_the_next_as_late_no_more() {
+    fn late_frame_stalls_once() {
         let stalled = Playout {
             stalls: 1,
             stalled_ns: 10,

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What is said of sockets and of packets, for what leaves (admission.bpf.c) and for what arrives (download.bpf.c): both
- * follow one decision. The daemon makes both objects use the same maps.
+ * The flow table: the treatment of sockets, connections just made, forwarded cgroups and packets. One decision serves
+ * both directions, for packets that leave (admission.bpf.c) and that arrive (download.bpf.c); the daemon makes both use
+ * the same maps.
  */
-#ifndef GIVEWAY_ADMISSION_TOLD_H
-#define GIVEWAY_ADMISSION_TOLD_H
+#ifndef GIVEWAY_ADMISSION_FLOW_TABLE_H
+#define GIVEWAY_ADMISSION_FLOW_TABLE_H
 
 #include "../link_config.h"
 #include "../read_packet.h"
 
-/* What the daemon says of sockets, by their cookies, whatever their packets are marked with. */
+/* By socket cookie, whatever DSCP the packets have. Written by the daemon. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -18,8 +19,8 @@ struct {
 	__type(value, struct gw_treated_socket);
 } treated_sockets SEC(".maps");
 
-/* And of those that were just connected, by what it says of the process. */
-struct early_socket {
+/* The treatment of a socket that has just connected, from its process. */
+struct new_socket {
 	__u64 until_ns;
 	__u32 treatment;
 	__u32 reserved;
@@ -29,10 +30,10 @@ struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct early_socket);
-} early_sockets SEC(".maps");
+	__type(value, struct new_socket);
+} new_sockets SEC(".maps");
 
-/* And of cgroups whose packets are forwarded, by their numbers. */
+/* By the number of a cgroup whose packets are forwarded. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, GW_FIRST_FORWARDED + GW_FORWARDED_CGROUPS);
@@ -40,7 +41,7 @@ struct {
 	__type(value, struct gw_forwarded_treatment);
 } forwarded_treatments SEC(".maps");
 
-/* In their order; the first that matches counts. */
+/* In order; the first match counts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, GW_PACKET_RULES);
@@ -48,14 +49,14 @@ struct {
 	__type(value, struct gw_packet_rule);
 } packet_rules SEC(".maps");
 
-/* What they say of flows seen lately. */
+/* Cache of the rules' result for recent flows. */
 struct flow_key {
 	struct gw_background_key flow;
 	__u32 rules_of;
 	__u8 protocol;
 	__u8 dscp;
-	__u8 link;  /* its number: rules may be about one */
-	__u8 rules; /* how many of them count */
+	__u8 link;  /* its number: a rule may name one link */
+	__u8 rules; /* how many of the rules count */
 };
 
 struct {
@@ -80,7 +81,7 @@ static __always_inline bool matches(const struct gw_packet_rule *rule, const str
 				 (remote[1] & mask[1]) == wanted[1]);
 }
 
-/* Of the first of so many packet rules that matches; 0: none does. */
+/* The treatment of the first match among the first `rules` packet rules; 0: none. */
 static __noinline __u32 first_match(const struct gw_link_config *config, const struct packet *p, __u32 rules)
 {
 	__u32 treatment = 0;
@@ -100,7 +101,7 @@ static __noinline __u32 first_match(const struct gw_link_config *config, const s
 	return treatment;
 }
 
-/* By the first so many packet rules. */
+/* The same, cached. */
 static __noinline __u32 treatment_by_rules(const struct gw_link_config *config, const struct packet *p, __u32 rules)
 {
 	struct flow_key key = {
@@ -124,13 +125,13 @@ static __noinline __u32 treatment_by_rules(const struct gw_link_config *config, 
 	return treatment;
 }
 
-/* The number of the limit for what is sent; 0: none. */
+/* The number of the upload limit; 0: none. */
 static __always_inline __u32 limit_of(__u32 treatment)
 {
 	return treatment >> GW_LIMIT_SHIFT & GW_LIMIT_MASK;
 }
 
-/* And of the one for what is received. */
+/* The number of the download limit; 0: none. */
 static __always_inline __u32 download_limit_of(__u32 treatment)
 {
 	return treatment >> GW_DOWNLOAD_SHIFT & GW_LIMIT_MASK;
@@ -141,7 +142,7 @@ static __always_inline enum gw_class class_of(__u32 treatment)
 	return treatment & GW_CLASS_MASK;
 }
 
-/* As it arrives, where the link orders that. */
+/* On arrival, where the link orders downloads. */
 static __always_inline bool yields(__u32 treatment)
 {
 	return class_of(treatment) >= GW_CLASS_BULK;

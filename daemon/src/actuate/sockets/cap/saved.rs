@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How caps are undone when the process that set them is gone: by the marks in sockets' storage (bpf/mark.h), whose map is pinned and
+//! How caps are undone when the process that set them is gone: by the saved state in sockets' storage (bpf/saved.h), whose map is pinned and
 //! held by the watchdog; where that cannot be had, by every value that was ever put on a socket. Input: the journal of
 //! sockets. Output: a line for each socket that was restored.
 
@@ -14,7 +14,7 @@ use super::clear::{Clear, LAYOUT, TreatedSocket};
 use crate::journal::register::{JournalFile, UndoHandler};
 use crate::journal::{Entry, Irreversible};
 use crate::kernel::own_netns;
-use crate::pins::MARKS;
+use crate::pins::SAVED_SOCKETS;
 use crate::place::Place;
 
 /// Written down before the first cap.
@@ -58,16 +58,16 @@ impl Entry for CapEntry {
 fn undo_marked(map_id: u32, dry_run: bool) -> Result<Vec<String>> {
     // By the number first, which takes no look at a file.
     let place = Place::here()?;
-    let mut marks = of_number(&place, map_id);
-    if !matches!(marks, Ok(Some(_))) {
-        marks = pinned(&place).map_or(marks, |pinned| Ok(Some(pinned)));
+    let mut saved = of_number(&place, map_id);
+    if !matches!(saved, Ok(Some(_))) {
+        saved = pinned(&place).map_or(saved, |pinned| Ok(Some(pinned)));
     }
-    let Some(marks) = marks.context("cannot open the marks of sockets")? else {
+    let Some(saved) = saved.context("cannot open the saved state of sockets")? else {
         return Err(anyhow!(Irreversible).context(
-            "the marks of sockets are gone, so caps may be left in this network namespace; each ends with its socket",
+            "the saved state of sockets is gone, so caps may remain in this network namespace; each ends with its socket",
         ));
     };
-    undo(Some(&marks), &[], dry_run)
+    undo(Some(&saved), &[], dry_run)
 }
 
 fn undo_values(values: &[u32], dry_run: bool) -> Result<Vec<String>> {
@@ -77,8 +77,8 @@ fn undo_values(values: &[u32], dry_run: bool) -> Result<Vec<String>> {
     undo(None, values, dry_run)
 }
 
-fn undo(marks: Option<&MapHandle>, values: &[u32], dry_run: bool) -> Result<Vec<String>> {
-    let clear = Clear::open(own_netns()?, marks, dry_run);
+fn undo(saved: Option<&MapHandle>, values: &[u32], dry_run: bool) -> Result<Vec<String>> {
+    let clear = Clear::open(own_netns()?, saved, dry_run);
     let found = clear
         .context("caps may be left on sockets; try `giveway revert` again")?
         .run(values)?;
@@ -91,40 +91,40 @@ fn undo(marks: Option<&MapHandle>, values: &[u32], dry_run: bool) -> Result<Vec<
     }
     if let Some(newer) = found.iter().map(|one| one.layout).find(|layout| *layout > LAYOUT) {
         bail!(
-            "a newer giveway has changed sockets here (layout {newer} of its marks, this one knows up to {LAYOUT}); they are \
+            "a newer giveway has changed sockets here (its saved state has layout {newer}, this version knows up to {LAYOUT}); they are \
              left alone: run the newer one's `giveway revert`"
         );
     }
     Ok(found.iter().map(TreatedSocket::to_string).collect())
 }
 
-/// The marks of this namespace.
+/// The saved state of this namespace.
 pub fn pinned(place: &Place) -> Option<MapHandle> {
-    let marks = place
+    let saved = place
         .pins()
-        .with_existing(|folder| Ok(MapHandle::from_pinned_path(folder.join(MARKS)).ok()));
-    marks.ok().flatten().flatten()
+        .with_existing(|folder| Ok(MapHandle::from_pinned_path(folder.join(SAVED_SOCKETS)).ok()));
+    saved.ok().flatten().flatten()
 }
 
 /// As any process still holds them. None where the map of this number is something else.
 pub fn of_number(place: &Place, map_id: u32) -> Result<Option<MapHandle>> {
-    let is_marks = |map: &MapHandle| map.map_type() == MapType::SkStorage && map.name() == OsStr::new(MARKS);
-    Ok(place.pins().map(map_id, MARKS)?.filter(is_marks))
+    let is_ours = |map: &MapHandle| map.map_type() == MapType::SkStorage && map.name() == OsStr::new(SAVED_SOCKETS);
+    Ok(place.pins().map(map_id, SAVED_SOCKETS)?.filter(is_ours))
 }
 
-/// Pins the marks, unless these are; returns their number.
-pub fn keep(marks: &mut MapHandle, place: &Place) -> Result<u32> {
-    let map_id = marks.info().context("cannot ask about the marks")?.info.id;
+/// Pins the map of saved state, unless it is pinned; returns its id.
+pub fn keep(saved: &mut MapHandle, place: &Place) -> Result<u32> {
+    let map_id = saved.info().context("cannot query the saved state")?.info.id;
     place.pins().make(|folder| {
-        let path = folder.join(MARKS);
+        let path = folder.join(SAVED_SOCKETS);
         let pinned = MapHandle::from_pinned_path(&path).ok();
         if pinned.is_some_and(|pinned| pinned.info().is_ok_and(|about| about.info.id == map_id)) {
             return Ok(());
         }
         let _ = fs::remove_file(&path);
-        marks
+        saved
             .pin(&path)
-            .with_context(|| format!("cannot pin the marks at {}", path.display()))
+            .with_context(|| format!("cannot pin the saved state at {}", path.display()))
     })?;
     Ok(map_id)
 }

@@ -26,9 +26,9 @@ const SLOW_MBIT: f64 = 2.0;
 #[derive(Clone, Copy, PartialEq)]
 pub enum WireMethod {
     Plain,
-    /// The queue's rate is found: `[link] rate_mbit = "auto"`.
+    /// The queue's rate is estimated: `[link] rate_mbit = "auto"`.
     Auto,
-    /// A share is found: `[cap] policy = "estimated"`.
+    /// The share is estimated: `[cap] policy = "estimated"`.
     Found,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A live stream and three transfers of a file on four devices of one access point.
+//! A live stream and three file transfers on four devices of one access point.
 
 mod playout;
 
@@ -29,12 +29,12 @@ const STREAM: ApplicationKind = ApplicationKind::Stream {
     frame_bytes: 12_500,
     every_ms: 40,
 };
-/// Of the stream, before it is shown: of a picture that somebody steers by. With a second nothing ever stalls.
+/// The stream's playout buffer: for remote control. With a second nothing ever stalls.
 const BUFFER_MS: u64 = 150;
 const MBIT_AT_LEAST: f64 = 1.0;
 const CAPS_READ_AFTER: Duration = Duration::from_millis(1_500);
 
-/// What runs, on one station each.
+/// The programs, on one station each.
 #[derive(Clone)]
 struct Programs {
     /// Points are below this name.
@@ -44,7 +44,7 @@ struct Programs {
     stream_s: f64,
 }
 
-/// Who has a daemon, and what it does.
+/// Which stations have a daemon, and its policy.
 #[derive(Clone, Copy)]
 struct Mix {
     name: &'static str,
@@ -76,17 +76,17 @@ fn mixes(rtt_ms: u64) -> [Mix; 6] {
         ),
         // A configured capacity in equal parts, whatever the program.
         mix("equal-caps", Managed::All, Some(Cap::Formula { rtt_ms }), None),
-        // One word on each device that transfers, and nothing on the one that streams.
+        // One rule on each device that transfers, and nothing on the one that streams.
         mix("giveway", transfers, None, Some(background(true))),
         // The same with `congestion_control` off: the access category alone.
         mix("marked-only", transfers, None, Some(background(false))),
     ]
 }
 
-pub fn variants(air: &Conditions) -> Vec<Case> {
+pub fn variants(conditions: &Conditions) -> Vec<Case> {
     let transfer = ApplicationKind::Files {
         count: 1,
-        bytes: air.parameters.count("file_kb") * 1_000,
+        bytes: conditions.parameters.count("file_kb") * 1_000,
     };
     let photos = ApplicationKind::Files {
         count: PHOTOS,
@@ -94,11 +94,11 @@ pub fn variants(air: &Conditions) -> Vec<Case> {
     };
     let case = |what: &str, giveway, kinds: &[_]| {
         let programs = Programs {
-            point: air.name(what),
+            point: conditions.name(what),
             kinds: kinds.to_vec(),
-            stream_s: air.seconds("seconds"),
+            stream_s: conditions.seconds("seconds"),
         };
-        let case = air.case((what, giveway));
+        let case = conditions.case((what, giveway));
         case.act(programs.estimated_s(), move |cell, run| run_all(&programs, cell, run))
     };
     let mut cases = Vec::new();
@@ -108,7 +108,7 @@ pub fn variants(air: &Conditions) -> Vec<Case> {
     let mut kinds = vec![("stream", STREAM)];
     kinds.extend(["transfer-1", "transfer-2", "transfer-3"].map(|what| (what, transfer)));
     let in_time = Relation::AtMost(BUFFER_MS as f64);
-    for mix in mixes(air.rtt_ms) {
+    for mix in mixes(conditions.rtt_ms) {
         let case = case(mix.name, mix.giveway, &kinds)
             .on(|place| (place.managed, place.background) = (mix.managed, mix.background))
             .check(|name| Check::metric(name, "pause_max_ms", in_time).goal());
@@ -121,13 +121,13 @@ pub fn variants(air: &Conditions) -> Vec<Case> {
 }
 
 /// The stream as good as alone, and the last transfer hardly later than without any control.
-pub fn better_than_both_trades(air: &Conditions) -> Vec<Check> {
-    let (ours, alone) = (air.name("giveway") + "/stream", air.name("alone/stream"));
+pub fn better_than_both_trades(conditions: &Conditions) -> Vec<Check> {
+    let (ours, alone) = (conditions.name("giveway") + "/stream", conditions.name("alone/stream"));
     let stream = |metric: &'static str| {
         let check = format!("{ours} {metric} - alone");
         Check::difference(check, &ours, &alone, metric, Relation::AtMost(0.0)).goal()
     };
-    let [mixed, plain] = air.names(["giveway", "plain"]);
+    let [mixed, plain] = conditions.names(["giveway", "plain"]);
     let later = format!("{mixed} completion_s / plain");
     vec![
         stream("stalls"),
@@ -143,7 +143,7 @@ impl Programs {
             ApplicationKind::Stream { .. } => 0,
         };
         let bytes: u64 = self.kinds.iter().map(bytes).sum();
-        // As fast as the air is.
+        // At the channel's full speed.
         if bytes > 0 {
             bytes as f64 * 8.0 / 16e6
         } else {
@@ -151,7 +151,7 @@ impl Programs {
         }
     }
 
-    /// After which nothing more is expected.
+    /// The limit of waiting.
     fn limit(&self) -> Duration {
         Duration::from_secs_f64(60.0 + self.estimated_s() * 16.0 / MBIT_AT_LEAST)
     }
@@ -169,7 +169,7 @@ fn run_all(programs: &Programs, cell: &mut Cell, run: &Run) -> Result<Outcome> {
     let sent: Vec<UploadReport> = roles.into_iter().map(Role::finish).collect::<Result<_>>()?;
     let mut outcome = Outcome::default();
     outcome.set(&programs.point, "cap_segments", caps);
-    let late_us = cell.air.counters()?.lateness_us.p99;
+    let late_us = cell.channel.counters()?.lateness_us.p99;
     outcome.set(&programs.point, "lateness_p99_us", late_us as f64);
     let pause_ms = sent.iter().filter_map(longest_pause_ms).reduce(f64::max);
     outcome.set(&programs.point, "pause_max_ms", pause_ms);
@@ -185,7 +185,7 @@ fn run_all(programs: &Programs, cell: &mut Cell, run: &Run) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Of all that send, soon after they began.
+/// Of all senders, soon after they began.
 fn read_caps(cell: &Cell, begun: Instant) -> Result<Option<f64>> {
     if !cell.has_daemons() {
         return Ok(None);
@@ -196,7 +196,7 @@ fn read_caps(cell: &Cell, begun: Instant) -> Result<Option<f64>> {
     Ok(mean(&caps))
 }
 
-/// Until the last transfer has ended, or a stream that is alone has lasted.
+/// Until the last transfer has ended, or a lone stream has lasted long enough.
 fn wait_until_done(programs: &Programs, roles: &[Role], begun: Instant, run: &Run) -> Result<()> {
     let of_kinds = roles.iter().zip(&programs.kinds);
     let transfers = of_kinds.filter(|(_, (_, kind))| matches!(kind, ApplicationKind::Files { .. }));
@@ -216,7 +216,7 @@ fn wait_until_done(programs: &Programs, roles: &[Role], begun: Instant, run: &Ru
     })
 }
 
-/// For how long a program was kept from looking at its socket: the machine was busy with something else.
+/// The longest time that a program could not check its socket: the machine was busy.
 fn longest_pause_ms(sent: &UploadReport) -> Option<f64> {
     let pauses = sent
         .samples

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The slack test beside the exact walk, over random cases: a link that is now idle, now overloaded, packets of any
-//! size and deadline. Input: how many cases, a seed. Output: how often the two differ, and which way. What the tree
-//! admits is promised in both.
+//! The slack test beside the exact scan, over random cases: a link between idle and overloaded, packets of any size and
+//! deadline. Input: how many cases, a seed. Output: how often the two differ, and which way. What the tree admits is
+//! promised in both.
 
 use anyhow::{Context, Result};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
+use super::exact_scan::{Promise, Promises};
 use super::slack::{
     SlackTree, lab_slack_add, lab_slack_advance, lab_slack_latest, lab_slack_new, lab_slack_remove, lab_slack_slot,
 };
-use super::walk::{Promise, Promises};
 
 /// On a link of 100 Mbit/s, of which promises may have 80%.
 const PROMISED_NS_PER_BYTE: u64 = 100;
@@ -27,7 +27,7 @@ const BURST: u64 = 8;
 #[derive(Default, Serialize)]
 pub struct TrialCounts {
     pub cases: u64,
-    /// By the walk.
+    /// By the scan.
     pub admitted: u64,
     pub admitted_wrongly: u64,
     pub refused_wrongly: u64,
@@ -92,7 +92,7 @@ impl ModelledLink {
         let latest = lab_slack_latest(self.tree, packet.deadline_ns, packet.work_ns as i64);
         let tree_admits = start_ns as i64 <= latest.own_ns.min(latest.others_ns);
         let walk_admits = self.promises.admits(start_ns, packet);
-        // Of a quarter of the time, for those beyond their share; without the last two bits nothing is rounded.
+        // Of a quarter of the time, for users beyond their share; clearing the last two bits avoids rounding.
         let start_ns = start_ns & !3;
         let tree_crowds = (start_ns >> 2) as i64 <= latest.crowd_ns;
         let walk_crowds = self.promises.admits_slowly(start_ns, packet, 4);
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tree_admits_nothing_that_the_exact_walk_refuses_and_refuses_hardly_more() {
+    fn slack_tree_is_hardly_stricter_than_the_exact_scan_and_never_laxer() {
         let found = run(100_000, 1).unwrap();
         assert_eq!((found.cases, found.admitted_wrongly), (100_000, 0));
         assert!(

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rows: the figures of the papers on stations that share the air (P1, P2), and what a cap costs that is cleared.
+//! Rows: the papers' figures on stations that share a channel (P1, P2), and the cost of a cleared cap.
 
 use anyhow::Result;
 
 use super::oracle::{self, best_cap};
 use super::{
-    BALANCED, Case, Conditions, DELAY, MEDIUM, Media, OnAir, PLAIN, THROUGHPUT, app_mix, bars, clear, join_leave,
-    rounds, rtt_ms, stations,
+    BALANCED, Case, Conditions, DELAY, MEDIUM, Media, PLAIN, SharedChannel, THROUGHPUT, app_mix, bars, clear,
+    join_leave, rounds, rtt_ms, stations,
 };
 use crate::access_point::{
     ARF, ARF_CLASSIC, ARF_LOSSY, ARF_LOSSY_EDCA, AccessPoint, BackgroundPolicy, Cap, FIXED54, FIXED54_EDCA, Managed,
@@ -21,31 +21,32 @@ use crate::usage::usage;
 const ON_IT: &str = "stations on the access point";
 
 pub const ROWS: &[Scenario] = &[
-    // P1, figure 4: what N stations that know nothing of each other get through one access point.
+    // P1, figure 4: the goodput of N independent stations through one access point.
     Scenario {
         name: "contention",
         about: "goodput of N stations without giveway, UDP and TCP (P1, figure 4)",
         seconds: 60,
         warmup_s: 20,
         parameters: &[stations(8, 1, 16, ON_IT), rtt_ms(256), MEDIUM],
-        plan: &OnAir {
+        plan: &SharedChannel {
             media: Media::Usually(FIXED54),
-            variants: |air| {
+            variants: |conditions| {
                 let by = [("udp", Protocol::Udp), ("tcp", Protocol::Tcp)].into_iter();
                 let case = |(name, protocol): (&str, _), senders: usize| {
-                    air.case((&format!("{name}/{senders}"), None))
+                    conditions
+                        .case((&format!("{name}/{senders}"), None))
                         .on(|place| place.stations = senders)
-                        .transfers(|_| Transfers::steady(air.parameters, protocol, senders))
+                        .transfers(|_| Transfers::steady(conditions.parameters, protocol, senders))
                 };
-                let numbers = 2.min(air.stations)..=air.stations;
+                let numbers = 2.min(conditions.stations)..=conditions.stations;
                 Ok(by
                     .flat_map(|by| numbers.clone().map(move |senders| case(by, senders)))
                     .collect())
             },
-            bounds: |air| {
+            bounds: |conditions| {
                 let goodput = |variant, holds| Check::metric(variant, "goodput_mbit", holds);
                 let within = |of| Relation::Within { of, tolerance: 0.8 };
-                match air.medium {
+                match conditions.medium {
                     FIXED54 => vec![
                         goodput("udp/2", within(25.0)),
                         goodput("tcp/2", within(18.9)),
@@ -61,10 +62,10 @@ pub const ROWS: &[Scenario] = &[
                 vec![Plot::sweep("totals", title, "stations", y, lines)]
             },
             columns: "goodput_mbit jain retransmits rtt_p50_ms rtt_p99_ms collisions_percent",
-            ..OnAir::ROW
+            ..SharedChannel::ROW
         },
     },
-    // P1, figure 6: one station alone, its cap held at one value after another.
+    // P1, figure 6: one station alone, at one cap after another.
     Scenario {
         name: "single-cap",
         about: "one station's goodput over its cap (P1, figure 6)",
@@ -76,16 +77,16 @@ pub const ROWS: &[Scenario] = &[
             MEDIUM,
             Parameter::list("caps", "10,20,30,40,60,80,120,200,300", "segments, one variant each"),
         ],
-        plan: &OnAir {
+        plan: &SharedChannel {
             media: Media::Usually(FIXED54),
-            variants: |air| {
+            variants: |conditions| {
                 let case = |policy: (&str, _)| {
-                    air.case(policy).transfers(|transfers| Transfers {
+                    conditions.case(policy).transfers(|transfers| Transfers {
                         per_station: false,
                         ..transfers
                     })
                 };
-                let caps = air.parameters.counts("caps")?.into_iter();
+                let caps = conditions.parameters.counts("caps")?.into_iter();
                 let capped = |cap| case((&format!("cap/{cap}"), Some(Cap::Segments(cap)))).holds_cap(cap);
                 Ok(caps.map(capped).chain([case(PLAIN)]).collect())
             },
@@ -100,13 +101,13 @@ pub const ROWS: &[Scenario] = &[
                 }]
             },
             columns: "goodput_mbit retransmits rtt_p50_ms rtt_p99_ms cap_segments",
-            ..OnAir::ROW
+            ..SharedChannel::ROW
         },
     },
     // On `fixed54` the fixed cap costs goodput and buys fairness; on `arf-lossy` it gains.
     Scenario {
         name: "cooperative",
-        about: "N stations: plain, BBR, the paper's fixed cap (P1, figures 7 to 10), a capacity that is found, the best equal cap",
+        about: "N stations: plain, BBR, the paper's fixed cap (P1, figures 7 to 10), an estimated capacity, the best equal cap",
         seconds: 40,
         warmup_s: 15,
         parameters: &[
@@ -115,26 +116,32 @@ pub const ROWS: &[Scenario] = &[
             MEDIUM,
             rounds(3),
         ],
-        plan: &OnAir {
+        plan: &SharedChannel {
             media: Media::Each(&[FIXED54, ARF, ARF_LOSSY, ARF_CLASSIC]),
             stations: cells,
-            variants: |air| {
-                let formula = Some(Cap::Formula { rtt_ms: air.rtt_ms });
-                let without = |what, control| air.case((what, None)).each(move |span| span.congestion = Some(control));
-                let mut cases = caps(air)?;
+            variants: |conditions| {
+                let formula = Some(Cap::Formula {
+                    rtt_ms: conditions.rtt_ms,
+                });
+                let without = |what, control| {
+                    conditions
+                        .case((what, None))
+                        .each(move |span| span.congestion = Some(control))
+                };
+                let mut cases = caps(conditions)?;
                 cases.extend([without("plain", "cubic"), without("bbr", "bbr")]);
-                cases.extend(air.cases(&[("fixed-cap", formula), BALANCED, DELAY, THROUGHPUT]));
-                cases.extend(best_cap(air).map(|cap| air.case(("oracle", Some(cap)))));
+                cases.extend(conditions.cases(&[("fixed-cap", formula), BALANCED, DELAY, THROUGHPUT]));
+                cases.extend(best_cap(conditions).map(|cap| conditions.case(("oracle", Some(cap)))));
                 Ok(cases)
             },
             bounds: of_cooperation,
-            plots: |airs, _| {
-                let names = |air: &Conditions| air.names(["plain", "fixed-cap", "balanced"]);
-                let drawn: Vec<_> = airs.iter().flat_map(names).collect();
+            plots: |all, _| {
+                let names = |conditions: &Conditions| conditions.names(["plain", "fixed-cap", "balanced"]);
+                let drawn: Vec<_> = all.iter().flat_map(names).collect();
                 bars(&[Trace::Cwnd, Trace::Goodput], &drawn)
             },
             columns: "goodput_mbit spread:goodput_mbit jain retransmits rtt_p50_ms rtt_p99_ms",
-            ..OnAir::ROW
+            ..SharedChannel::ROW
         },
     },
     // P1, experiments 1 and 2: senders join one by one, or leave one by one (figures 16 to 21); and how soon after a start, a
@@ -150,53 +157,56 @@ pub const ROWS: &[Scenario] = &[
             MEDIUM,
             Parameter::range("events", 40, 1, 10_000, "starts, stops and deaths to measure"),
         ],
-        plan: &OnAir {
+        plan: &SharedChannel {
             media: Media::Named(&[ARF_LOSSY, FIXED54]),
             stations: join_leave::stations,
-            variants: |air| Ok(join_leave::changing(air)),
+            variants: |conditions| Ok(join_leave::changing(conditions)),
             besides: join_leave::converging,
-            plots: |airs, _| join_leave::plots(airs),
+            plots: |all, _| join_leave::plots(all),
             columns: "goodput_mbit jain retransmits converge_p50_s converge_p95_s off_p50_percent off_p95_percent false_expiries",
-            ..OnAir::ROW
+            ..SharedChannel::ROW
         },
     },
-    // P2, figure 5: what one station leaves to two strangers on the same air, who run no giveway: what they get beside it,
-    // against what they have alone. It sends nothing, all it can, a live stream, or in the background.
+    // P2, figure 5: what one station leaves to two stations without giveway on the same channel: their goodput beside
+    // it, against alone. It sends nothing, at full rate, a live stream, or in the background.
     Scenario {
-        name: "strangers",
+        name: "coexistence",
         about: "what two stations without giveway keep beside one with it (P2, figure 5)",
         seconds: 30,
         warmup_s: 8,
         parameters: &[
             MEDIUM,
-            stations(3, 3, 3, "two strangers and ours"),
+            stations(3, 3, 3, "two stations without giveway and one with it"),
             rtt_ms(80),
             rounds(5),
         ],
-        plan: &OnAir {
+        plan: &SharedChannel {
             media: Media::Each(&[FIXED54_EDCA, ARF_LOSSY_EDCA]),
-            variants: |air| Ok(beside_strangers(air)),
+            variants: |conditions| Ok(coexistence(conditions)),
             bounds: theirs_against_alone,
-            plots: |airs, _| {
-                let of = |air: &Conditions| {
-                    let names = beside_strangers(air).into_iter().map(|case| case.name);
+            plots: |all, _| {
+                let of = |conditions: &Conditions| {
+                    let names = coexistence(conditions).into_iter().map(|case| case.name);
                     let names: Vec<_> = names.collect();
                     [
                         Plot::Stations {
-                            file: air.name("goodput-stations").replace('/', "-"),
-                            title: format!("{}: goodput of two strangers (1, 2) and of ours (3)", air.medium),
+                            file: conditions.name("goodput-stations").replace('/', "-"),
+                            title: format!(
+                                "{}: goodput of two stations without giveway (1, 2) and of one with it (3)",
+                                conditions.medium
+                            ),
                             variants: names.clone(),
                         },
                         Plot::timeline(Trace::Cwnd, &names),
                     ]
                 };
-                airs.iter().flat_map(of).collect()
+                all.iter().flat_map(of).collect()
             },
             columns: "goodput_mbit rtt_p50_ms rtt_p99_ms retransmits cap_segments collisions_percent",
-            ..OnAir::ROW
+            ..SharedChannel::ROW
         },
     },
-    // P2, section 6: what each program gets alone, and what the paper's two ways to prefer one kind cost the other.
+    // P2, section 6: each program alone, and the cost of the paper's two ways to prefer one kind for the other.
     Scenario {
         name: "app-mix",
         about: "a live stream and three file transfers on one access point (P2, section 6)",
@@ -210,17 +220,17 @@ pub const ROWS: &[Scenario] = &[
             rounds(3),
             Parameter::count("file_kb", 67_000, "of each transfer"),
         ],
-        plan: &OnAir {
+        plan: &SharedChannel {
             media: Media::Each(&[FIXED54_EDCA, ARF_LOSSY_EDCA]),
-            variants: |air| Ok(app_mix::variants(air)),
+            variants: |conditions| Ok(app_mix::variants(conditions)),
             bounds: app_mix::better_than_both_trades,
             plots: |_, names| vec![Plot::timeline(Trace::Cwnd, names)],
             columns: "completion_s stalls stalled_s late_kb delay_p99_ms cwnd_p50 cwnd_p95 cap_segments",
-            ..OnAir::ROW
+            ..SharedChannel::ROW
         },
     },
-    // What becomes of a connection when its cap is cleared at once (its daemon ends), beside one that never had a cap; and, as a
-    // control, the same two places with no cap at all.
+    // A connection whose cap is cleared at once (its daemon ends), beside one that never had a cap; and, as a control,
+    // the same without any cap.
     Scenario {
         name: "clear",
         about: "a cap is cleared at once, beside a connection that never had one",
@@ -232,20 +242,20 @@ pub const ROWS: &[Scenario] = &[
             MEDIUM,
             Parameter::range("clears", 10, 1, 1_000, "how often; each is held for 10 s first"),
         ],
-        plan: &OnAir {
+        plan: &SharedChannel {
             media: Media::Named(&[FIXED54, ARF_LOSSY]),
             stations: |parameters| Ok(vec![parameters.count("stations").max(2) as usize]),
-            variants: |air| {
+            variants: |conditions| {
                 let holds = Relation::AtMost(clear::TOLERATED_EXCESS);
                 Ok(vec![
-                    clear::case(air, "cleared", Some(clear::CAP_SEGMENTS))
+                    clear::case(conditions, "cleared", Some(clear::CAP_SEGMENTS))
                         .check(|name| Check::metric(name, "retransmits_excess", holds).goal()),
-                    clear::case(air, "control", None),
+                    clear::case(conditions, "control", None),
                 ])
             },
             plots: |_, names| vec![Plot::timeline(Trace::Cwnd, names)],
             columns: "retransmits retransmits_p50 retransmits_max goodput_before_mbit goodput_mbit cwnd_segments",
-            ..OnAir::ROW
+            ..SharedChannel::ROW
         },
     },
 ];
@@ -260,36 +270,41 @@ fn cells(parameters: &Parameters) -> Result<Vec<usize>> {
     }
 }
 
-/// Of the senders for which P1's table 2 gives a cap: that it is this one. It does not depend on how long it is watched.
-fn caps(air: &Conditions) -> Result<Vec<Case>> {
+/// Of the senders for which P1's table 2 has a cap: that it is this one. It does not depend on the length.
+fn caps(conditions: &Conditions) -> Result<Vec<Case>> {
     const TABLE_2: [usize; 4] = [5, 6, 7, 8];
     const WARMUP_S: f64 = 6.0;
     const SECONDS: f64 = 4.0;
-    let cells = cells(air.parameters)?;
-    let is_asked = |senders: &usize| air.is_first && cells.iter().any(|cell| cell >= senders);
+    let cells = cells(conditions.parameters)?;
+    let is_asked = |senders: &usize| conditions.is_first && cells.iter().any(|cell| cell >= senders);
     let case = |senders: usize| {
         let case = Case {
             name: format!("caps/{senders}"),
-            ..air.case(("", Some(Cap::Formula { rtt_ms: air.rtt_ms })))
+            ..conditions.case((
+                "",
+                Some(Cap::Formula {
+                    rtt_ms: conditions.rtt_ms,
+                }),
+            ))
         };
         case.on(|place| place.stations = senders)
             .transfers(|_| Transfers::of(Protocol::Tcp, senders, WARMUP_S, SECONDS))
-            .holds_cap(paper_cap(air.rtt_ms, senders as u64))
+            .holds_cap(paper_cap(conditions.rtt_ms, senders as u64))
     };
     Ok(TABLE_2.into_iter().filter(is_asked).map(case).collect())
 }
 
-fn of_cooperation(air: &Conditions) -> Vec<Check> {
+fn of_cooperation(conditions: &Conditions) -> Vec<Check> {
     let [plain, fixed, balanced, throughput, best] =
-        air.names(["plain", "fixed-cap", "balanced", "throughput", "oracle"]);
-    let paper = Relation::Exactly(paper_cap(air.rtt_ms, air.stations as u64) as f64);
+        conditions.names(["plain", "fixed-cap", "balanced", "throughput", "oracle"]);
+    let paper = Relation::Exactly(paper_cap(conditions.rtt_ms, conditions.stations as u64) as f64);
     let mut checks = vec![
         // Holds at any length, on any medium.
         Check::metric(&fixed, "cap_segments", paper).always(),
         Check::metric(&balanced, "jain", Relation::AtLeast(0.99)),
         few_retransmits(&balanced, &plain),
     ];
-    if best_cap(air).is_some() {
+    if best_cap(conditions).is_some() {
         // Where the best equal cap reaches plain TCP, this is as much of that as well.
         checks.push(Check::over(&balanced, &best, "goodput_mbit", Relation::AtLeast(0.97)));
         checks.push(Check::over(&balanced, &best, "goodput_mbit", Relation::AtLeast(0.99)).goal());
@@ -300,7 +315,7 @@ fn of_cooperation(air: &Conditions) -> Vec<Check> {
     for metric in ["rtt_p50_ms", "retransmits"] {
         checks.push(Check::over(&throughput, &plain, metric, Relation::AtMost(1.0)));
     }
-    checks.extend(of_the_paper(air, &plain, &fixed));
+    checks.extend(of_the_paper(conditions, &plain, &fixed));
     checks
 }
 
@@ -327,16 +342,16 @@ fn few_retransmits(ours: &str, plain: &str) -> Check {
 }
 
 /// The cap of P1 with its own numbers, at its eight stations.
-fn of_the_paper(air: &Conditions, plain: &str, fixed: &str) -> Vec<Check> {
+fn of_the_paper(conditions: &Conditions, plain: &str, fixed: &str) -> Vec<Check> {
     let of_fixed = |metric, holds| Check::metric(fixed, metric, holds);
     let gain = |holds| Check::ratio(format!("{fixed} over {plain}"), fixed, plain, "goodput_mbit", holds);
-    match (air.medium, air.stations) {
+    match (conditions.medium, conditions.stations) {
         (FIXED54, 8) => vec![
             of_fixed("jain", Relation::AtLeast(0.999)),
             of_fixed("retransmits", Relation::AtMost(5.0)),
             of_fixed("goodput_mbit", Relation::Between(14.8, 15.6)),
             of_fixed("report_airtime_percent", Relation::Below(1.0)),
-            // What the paper's fixed cap cannot do here: it leaves a quarter of this air unused.
+            // Not possible for the paper's fixed cap here: it leaves a quarter of this channel unused.
             gain(Relation::AtLeast(1.0)).goal(),
         ],
         (ARF_LOSSY, 8) => vec![gain(Relation::AtLeast(1.2))],
@@ -345,22 +360,23 @@ fn of_the_paper(air: &Conditions, plain: &str, fixed: &str) -> Vec<Check> {
 }
 
 /// The first stations.
-const STRANGERS: usize = 2;
+const WITHOUT_GIVEWAY: usize = 2;
 
-fn beside_strangers(air: &Conditions) -> Vec<Case> {
+fn coexistence(conditions: &Conditions) -> Vec<Case> {
     /// P2's live stream and its cap.
     const STREAM_MBIT: Option<f64> = Some(2.5);
     const STREAM_CAP: u64 = 20;
-    // What our program offers, where it is not as much as it can.
+    // The rate that our program offers; None: as much as it can.
     let ours = |what, giveway, mbit: Option<f64>| {
-        air.case((what, giveway))
-            .managed(Managed::AllButFirst(STRANGERS))
-            .group("theirs", 0..STRANGERS)
-            .group("ours", STRANGERS..STRANGERS + 1)
-            .each(move |span| span.mbit = mbit.filter(|_| span.station >= STRANGERS))
+        conditions
+            .case((what, giveway))
+            .managed(Managed::AllButFirst(WITHOUT_GIVEWAY))
+            .group("without", 0..WITHOUT_GIVEWAY)
+            .group("with", WITHOUT_GIVEWAY..WITHOUT_GIVEWAY + 1)
+            .each(move |span| span.mbit = mbit.filter(|_| span.station >= WITHOUT_GIVEWAY))
     };
     let silent = |transfers: Transfers| Transfers {
-        senders: transfers.senders[..STRANGERS].to_vec(),
+        senders: transfers.senders[..WITHOUT_GIVEWAY].to_vec(),
         ..transfers
     };
     // Traffic of the class background, by a rule.
@@ -379,22 +395,22 @@ fn beside_strangers(air: &Conditions) -> Vec<Case> {
     ]
 }
 
-fn theirs_against_alone(air: &Conditions) -> Vec<Check> {
-    /// What the strangers keep beside a background that yields.
+fn theirs_against_alone(conditions: &Conditions) -> Vec<Check> {
+    /// What the stations without giveway keep beside a background that yields.
     const KEPT: f64 = 0.97;
-    let alone = air.name("none") + "/theirs";
+    let alone = conditions.name("none") + "/without";
     let beside = |what: &str, metric, holds| {
-        let theirs = air.name(what) + "/theirs";
+        let theirs = conditions.name(what) + "/without";
         Check::ratio(format!("{theirs} {metric} / none"), &theirs, &alone, metric, holds)
     };
     let kept = beside("background/both", "goodput_mbit", Relation::AtLeast(KEPT));
-    let is_fixed = air.medium == FIXED54_EDCA;
+    let is_fixed = conditions.medium == FIXED54_EDCA;
     let mut checks = vec![
         if is_fixed { kept } else { kept.goal() },
         beside("background/both", "rtt_p50_ms", Relation::AtMost(2.0 - KEPT)).goal(),
     ];
     if is_fixed {
-        // What each alone is worth, and what a plain station takes, by a model of slots with an access point that
+        // The share beside each alone, and beside a plain station, by a slot model with an access point that
         // acknowledges: 92 and 71%.
         let (marked, plain) = (Relation::Between(0.88, 0.96), Relation::Between(0.65, 0.76));
         checks.push(beside("background/marked", "goodput_mbit", marked));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rows: stations that find their shares themselves, under what makes that hard.
+//! Rows: stations that estimate their shares, under difficult conditions.
 
 use super::oracle::best_cap;
 use super::{
-    BALANCED, DELAY, MEDIUM, Media, OnAir, PLAIN, THROUGHPUT, bars, demand, rounds, rtt_ms, stations, step_rate,
+    BALANCED, DELAY, MEDIUM, Media, PLAIN, SharedChannel, THROUGHPUT, bars, demand, rounds, rtt_ms, stations, step_rate,
 };
 use crate::access_point::{ARF, ARF_CLASSIC, ARF_LOSSY, Cap, FIXED54, Managed};
 use crate::parameters::Parameter;
@@ -18,11 +18,11 @@ const SHARING: Scenario = Scenario {
     seconds: 40,
     warmup_s: 15,
     parameters: &[stations(8, 1, 16, "on the access point"), rtt_ms(256), rounds(3)],
-    plan: &OnAir::ROW,
+    plan: &SharedChannel::ROW,
 };
 
 pub const ROWS: &[Scenario] = &[
-    // P1, open point 1: each connection is to have the same bandwidth, which the same cwnd would not give it.
+    // P1, open point 1: each connection is to have the same bandwidth, which equal cwnds would not give it.
     Scenario {
         name: "rtt-mix",
         about: "stations whose round trips take 20, 60, 150 and 300 ms",
@@ -31,10 +31,10 @@ pub const ROWS: &[Scenario] = &[
             Parameter::range("rtt_ms", 20, 20, 20, "the shortest of them"),
             rounds(3),
         ],
-        plan: &OnAir {
+        plan: &SharedChannel {
             policies: &[
                 PLAIN,
-                // What the fixed cap takes for the round trip of all: the mean.
+                // The fixed cap's round trip for all: the mean.
                 ("fixed-cap", Some(Cap::Formula { rtt_ms: 132 })),
                 BALANCED,
                 DELAY,
@@ -51,17 +51,17 @@ pub const ROWS: &[Scenario] = &[
                 ]
             },
             columns: "goodput_mbit spread:goodput_mbit jain retransmits rtt_p50_ms rtt_p99_ms lateness_p99_us daemon_waited_percent",
-            ..OnAir::ROW
+            ..SharedChannel::ROW
         },
         ..SHARING
     },
-    // P1, open point 2: how soon the others use what one leaves, and how soon it has its share again.
+    // P1, open point 2: how soon the others use what one leaves, and how soon it regains its share.
     Scenario {
         name: "demand",
         about: "one of eight stations wants much, then little, then much",
         warmup_s: 20,
         parameters: &[stations(8, 2, 16, "on the access point"), rtt_ms(256), rounds(3)],
-        plan: &OnAir {
+        plan: &SharedChannel {
             policies: &[
                 PLAIN,
                 ("fixed-cap", Some(Cap::Formula { rtt_ms: 256 })),
@@ -69,23 +69,24 @@ pub const ROWS: &[Scenario] = &[
                 DELAY,
             ],
             each: demand::case,
-            bounds: |air| {
-                // Its limit is there again, and then three round trips.
-                let has_s = 0.5 + 3.0 * air.rtt_ms as f64 / 1e3;
+            bounds: |conditions| {
+                // Its limit is active again, and then three round trips.
+                let has_s = 0.5 + 3.0 * conditions.rtt_ms as f64 / 1e3;
                 vec![
                     Check::metric("balanced", "used_s", Relation::AtMost(1.0)),
                     Check::metric("balanced", "has_s", Relation::AtMost(has_s)),
-                    // What it wants it has meanwhile.
+                    // It has what it wants meanwhile.
                     Check::metric("balanced", "light_mbit", Relation::AtLeast(0.97 * demand::LITTLE_MBIT)),
                 ]
             },
             plots: |_, names| vec![Plot::timeline(Trace::Goodput, names)],
             columns: "before_mbit little_mbit light_mbit after_mbit used_s has_s rtt_p50_ms lateness_p99_us",
-            ..OnAir::ROW
+            ..SharedChannel::ROW
         },
         ..SHARING
     },
-    // What ours get, and what stations without giveway get, against the same seats where all are plain. No number is configured.
+    // Stations with giveway, and stations without it, against the same seats where all are plain. No number is
+    // configured.
     Scenario {
         name: "mixed",
         about: "eight stations, of which 1, 3, 5 or 7 have no giveway, against the same seats where none has it",
@@ -101,29 +102,32 @@ pub const ROWS: &[Scenario] = &[
                 "rounds; 2.5 times as many where one station has giveway",
             ),
         ],
-        plan: &OnAir {
+        plan: &SharedChannel {
             media: Media::Each(&[FIXED54, ARF_LOSSY]),
-            variants: |air| {
+            variants: |conditions| {
                 // How many have no giveway: the first ones. With the names of both groups.
-                const STRANGERS: [(usize, &str, &str); 4] = [
+                const WITHOUT_GIVEWAY: [(usize, &str, &str); 4] = [
                     (1, "first-1", "last-7"),
                     (3, "first-3", "last-5"),
                     (5, "first-5", "last-3"),
                     (7, "first-7", "last-1"),
                 ];
-                let plain = air.name("plain");
-                let mut cases = vec![air.case(PLAIN)];
-                for (strangers, first, last) in STRANGERS {
-                    let groups = [(first, 0..strangers), (last, strangers..air.stations)];
+                let plain = conditions.name("plain");
+                let mut cases = vec![conditions.case(PLAIN)];
+                for (without_giveway, first, last) in WITHOUT_GIVEWAY {
+                    let groups = [
+                        (first, 0..without_giveway),
+                        (last, without_giveway..conditions.stations),
+                    ];
                     cases[0].transfers.groups.extend(groups.clone());
-                    let beside = air.case((&format!("beside-{strangers}"), BALANCED.1));
-                    let mut beside = beside.managed(Managed::AllButFirst(strangers));
+                    let beside = conditions.case((&format!("beside-{without_giveway}"), BALANCED.1));
+                    let mut beside = beside.managed(Managed::AllButFirst(without_giveway));
                     beside.transfers.groups.extend(groups);
-                    if strangers + 1 == air.stations {
+                    if without_giveway + 1 == conditions.stations {
                         // One station's goodput differs by more from round to round than that of several.
                         beside.times = 2.5;
                     }
-                    for (who, seats) in [("ours", last), ("theirs", first)] {
+                    for (who, seats) in [("with giveway", last), ("without", first)] {
                         let (ours, plain) = (format!("{}/{seats}", beside.name), format!("{plain}/{seats}"));
                         beside.checks.extend(kept(who, &ours, &plain));
                     }
@@ -131,25 +135,25 @@ pub const ROWS: &[Scenario] = &[
                 }
                 Ok(cases)
             },
-            plots: |airs, _| {
+            plots: |all, _| {
                 let names = ["beside-1", "beside-3", "beside-5", "beside-7", "plain"];
-                let drawn: Vec<_> = airs.iter().flat_map(|air| air.names(names)).collect();
+                let drawn: Vec<_> = all.iter().flat_map(|conditions| conditions.names(names)).collect();
                 bars(&[Trace::Goodput], &drawn)
             },
             columns: "goodput_mbit goodput_mbit_se jain retransmits rtt_p50_ms rtt_p99_ms",
-            ..OnAir::ROW
+            ..SharedChannel::ROW
         },
         ..SHARING
     },
-    // The last station lies: a member that says that it has everything, or nothing, or that begins and ends each second, or that
-    // lists as many senders as a report can; and a thousand devices without the group's key. What is left to the honest ones,
-    // against the same seats where nobody has giveway.
+    // The last station lies: a member that claims everything, or nothing, or that begins and ends each second, or that
+    // lists as many senders as a report can; and a thousand devices without the group's key. What is left to the honest
+    // ones, against the same seats where nobody has giveway.
     Scenario {
         name: "liar",
         about: "one of eight stations tells its peers what is not true",
         parameters: &[stations(8, 2, 16, "on the access point"), rtt_ms(256), rounds(3)],
-        plan: &OnAir {
-            variants: |air| {
+        plan: &SharedChannel {
+            variants: |conditions| {
                 const LIES: [(&str, Option<Lie>); 6] = [
                     // It sends as well, and has no giveway.
                     ("silent", None),
@@ -161,15 +165,16 @@ pub const ROWS: &[Scenario] = &[
                 ];
                 // `floor_mbit` of the configuration, by default.
                 const FLOOR_MBIT: f64 = 0.1;
-                let sender = air.stations - 1;
+                let sender = conditions.stations - 1;
                 let case = |policy: (&str, _), lie: Option<Lie>| {
-                    air.case(policy)
+                    conditions
+                        .case(policy)
                         .managed(Managed::First(sender))
                         .group("honest", 0..sender)
                         .beside(lie.map(|lie| Load::Liar { sender, lie }))
                 };
                 let lies = |(name, lie): (&str, Option<Lie>)| {
-                    // Where limits were given up the queue of the access point drops reports; but nobody without the key is
+                    // Without limits the queue of the access point drops reports; but nobody without the key is
                     // authenticated.
                     let authenticated = match lie {
                         None | Some(Lie::Identities) => Relation::AtMost(sender as f64 - 1.0),
@@ -181,10 +186,10 @@ pub const ROWS: &[Scenario] = &[
                     case.checks = vec![
                         Check::metric(name, "peers", authenticated),
                         Check::metric(&ours, "least_mbit", Relation::AtLeast(FLOOR_MBIT)),
-                        // No flood: not more than plain TCP makes.
+                        // No flood: no more than plain TCP.
                         beside_plain("rtt_p50_ms", Relation::AtMost(1.0)),
                         beside_plain("retransmits", Relation::AtMost(1.0)),
-                        // Who is starved makes no queue either.
+                        // A starved station makes no queue either.
                         beside_plain("goodput_mbit", Relation::AtLeast(0.8)),
                         beside_plain("goodput_mbit", Relation::AtLeast(0.97)).goal(),
                     ];
@@ -193,29 +198,29 @@ pub const ROWS: &[Scenario] = &[
                 Ok([case(PLAIN, None)].into_iter().chain(LIES.map(lies)).collect())
             },
             columns: "goodput_mbit spread:goodput_mbit jain retransmits rtt_p50_ms least_mbit lateness_p99_us daemon_waited_percent",
-            ..OnAir::ROW
+            ..SharedChannel::ROW
         },
         ..SHARING
     },
-    // A rate that falls to a tenth and rises again, of which nobody is told: how soon the queue that the fall makes has gone, and
-    // how soon the rise is used. Stations on the air; and one device behind a modem, in the guest.
+    // A rate that falls to a tenth and rises again, unannounced: how soon the queue of the fall has drained, and how
+    // soon the rise is used. Stations on a shared channel; and one device behind a modem, in the guest.
     Scenario {
         name: "step-rate",
-        about: "the air goes from 54 to 6 and back to 54 Mbit/s, a wire from 20 to 2 and back to 20",
+        about: "a radio falls from 54 to 6 Mbit/s and rises again, a wire from 20 to 2",
         warmup_s: 20,
-        plan: &OnAir {
+        plan: &SharedChannel {
             policies: &[PLAIN, BALANCED, DELAY, THROUGHPUT],
             each: step_rate::case,
             besides: step_rate::on_wire,
             bounds: step_rate::bounds,
             plots: |_, names| vec![Plot::timeline(Trace::Goodput, names)],
             columns: "fast_mbit slow_mbit fast_rtt_p50_ms slow_rtt_p50_ms down_s others_down_s up_s lateness_p99_us",
-            ..OnAir::ROW
+            ..SharedChannel::ROW
         },
         ..SHARING
     },
-    // Daemons that are told nothing: with a group's key and nothing else, against the same with the best equal cap of each radio;
-    // and without a key, against stations without giveway.
+    // Daemons without configuration: with a group's key and nothing else, against the same with the best equal cap of
+    // each radio; and without a key, against stations without giveway.
     Scenario {
         name: "no-numbers",
         about: "eight stations with a group's key and nothing else, and without one",
@@ -225,19 +230,19 @@ pub const ROWS: &[Scenario] = &[
             MEDIUM,
             rounds(6),
         ],
-        plan: &OnAir {
+        plan: &SharedChannel {
             media: Media::Each(&[FIXED54, ARF, ARF_LOSSY, ARF_CLASSIC]),
-            variants: |air| {
-                let told = configured_cap(air).map(|cap| ("told", Some(cap)));
+            variants: |conditions| {
+                let told = configured_cap(conditions).map(|cap| ("configured", Some(cap)));
                 let key = ("key", Some(Cap::Default { has_key: true }));
                 let no_key = ("no-key", Some(Cap::Default { has_key: false }));
                 let policies: Vec<_> = [PLAIN].into_iter().chain(told).chain([key, no_key]).collect();
-                Ok(air.cases(&policies))
+                Ok(conditions.cases(&policies))
             },
-            bounds: |air| {
-                let [plain, by_number, key, no_key] = air.names(["plain", "told", "key", "no-key"]);
+            bounds: |conditions| {
+                let [plain, by_number, key, no_key] = conditions.names(["plain", "configured", "key", "no-key"]);
                 let mut checks = Vec::new();
-                if configured_cap(air).is_some() {
+                if configured_cap(conditions).is_some() {
                     checks.extend([
                         Check::over(&key, &by_number, "goodput_mbit", Relation::AtLeast(0.9)),
                         Check::over(&key, &by_number, "jain", Relation::AtLeast(0.9)),
@@ -253,18 +258,18 @@ pub const ROWS: &[Scenario] = &[
                 checks
             },
             plots: |_, names| bars(&[], names),
-            ..OnAir::ROW
+            ..SharedChannel::ROW
         },
         ..SHARING
     },
 ];
 
-/// Just below the collapse of `arf-classic` in model time is above it live: no number is true there.
-fn configured_cap(air: &super::Conditions) -> Option<Cap> {
-    best_cap(air).filter(|_| air.medium != ARF_CLASSIC)
+/// A cap just below the collapse of `arf-classic` in model time is above it live: no number is right there.
+fn configured_cap(conditions: &super::Conditions) -> Option<Cap> {
+    best_cap(conditions).filter(|_| conditions.medium != ARF_CLASSIC)
 }
 
-/// Of plain TCP's, most likely and surely.
+/// Of plain TCP's goodput: the goal and the bound.
 fn kept(who: &str, ours: &str, plain: &str) -> [Check; 2] {
     let name = format!("{ours} ({who}) over {plain}");
     let surely = Quantity::RatioAtLeast {

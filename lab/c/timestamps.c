@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the rule of background makes of each moment that it keeps (bpf/moment.h), for this machine: a moment is noted at a
- * time, nothing happens for a while, and then something does. Out comes what it decided. Decides nothing of its own.
+ * How the congestion control of background handles each timestamp that it keeps (bpf/timestamp.h), for this machine: a
+ * timestamp is set, nothing happens for a while, then an event follows. Out comes the decision. Decides nothing of its
+ * own.
  */
 #include <linux/types.h>
 #include <stdbool.h>
@@ -18,10 +19,10 @@
 #define BASE_US 10000U
 #define WINDOW (100U * PACKET)
 
-/* Everything fresh but what is under test: set at `then`, in a connection that sends by the rule. */
+/* Everything fresh except the field under test: set at `then`, in a connection in AVOID. */
 static struct ledbat sender(enum mode mode, __u64 then, __u64 now)
 {
-	struct gw_moment fresh = moment_of(now - 2000);
+	struct gw_timestamp fresh = timestamp_of(now - 2000);
 	struct ledbat ca;
 
 	begin(&ca, WINDOW / PACKET, BASE_US, then);
@@ -50,7 +51,7 @@ bool lab_base_is_renewed(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(AVOID, then, now);
 
-	ca.base_since = moment_of(then);
+	ca.base_since = timestamp_of(then);
 	ca.base_next_us = 5 * BASE_US;
 	acked(&ca, 6 * BASE_US, now);
 	return ca.base_us == 5 * BASE_US;
@@ -60,7 +61,7 @@ bool lab_slowdown_is_due(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(AVOID, then, now);
 
-	ca.mode_since = moment_of(then);
+	ca.mode_since = timestamp_of(then);
 	acked(&ca, BASE_US, now);
 	return ca.mode == HOLD;
 }
@@ -70,7 +71,7 @@ __u32 lab_slowdown_after_ramp_ms(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(RAMP, then, now);
 
-	ca.mode_since = moment_of(then);
+	ca.mode_since = timestamp_of(then);
 	ca.goal = WINDOW;
 	acked(&ca, BASE_US, now);
 	return ca.mode == AVOID ? ca.slowdown_in_ms : 0;
@@ -82,7 +83,7 @@ bool lab_others_between_are_gone(__u64 then, __u64 now)
 	struct ledbat ca = sender(YIELD, then, now);
 
 	ca.is_between = 1;
-	ca.between = moment_of(then);
+	ca.between = timestamp_of(then);
 	acked(&ca, BASE_US, now);
 	return ca.mode == RAMP;
 }
@@ -92,7 +93,7 @@ bool lab_others_are_gone(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(YIELD, then, now);
 
-	ca.clear = moment_of(then);
+	ca.clear = timestamp_of(then);
 	acked(&ca, BASE_US, now);
 	return ca.mode == RAMP;
 }
@@ -102,29 +103,29 @@ __u32 lab_next_hold_ms(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(AVOID, then, now);
 
-	ca.yield_end = moment_of(then);
+	ca.yield_end = timestamp_of(then);
 	suffer_timeout(&ca, now);
 	return ca.hold_ms;
 }
 
-/* Something was lost then, and now a share is. */
+/* A loss then, and a lost share now. */
 bool lab_lost_share_makes_it_yield(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(AVOID, then, now);
 
-	ca.loss = moment_of(then);
+	ca.loss = timestamp_of(then);
 	ca.loss_window = WINDOW;
 	ca.peak = 1000000;
 	acked(&ca, BASE_US, now);
 	return ca.mode == YIELD;
 }
 
-/* The delay is as one of our kind holds it, since then. */
+/* The delay has looked like another LEDBAT++ flow's since then. */
 bool lab_band_is_met(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(YIELD, then, now);
 
-	ca.band = moment_of(then);
+	ca.band = timestamp_of(then);
 	acked(&ca, BASE_US + clear_us(target_us(&ca)) + 1000, now);
 	return ca.mode == RAMP && !ca.from_yield;
 }
@@ -134,7 +135,7 @@ __u32 lab_peak(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(START, then, now);
 
-	ca.round = moment_of(then);
+	ca.round = timestamp_of(then);
 	acked(&ca, BASE_US, now);
 	return ca.peak;
 }
@@ -144,23 +145,23 @@ bool lab_pause_is_seen(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(START, then, now);
 
-	ca.round = moment_of(then);
+	ca.round = timestamp_of(then);
 	resume(&ca, now);
 	return ca.window == IDLE_PACKETS * PACKET;
 }
 
-/* Each sample since then was somebody else's queue, and so is this one: true: the round is over. */
+/* Each sample since then was foreign, and so is this one. True: the round is over. */
 bool lab_round_is_cut_short(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(AVOID, then, now);
 
 	ca.is_limited = 1;
 	ca.is_foreign = 1;
-	ca.foreign = moment_of(then);
+	ca.foreign = timestamp_of(then);
 	return note_acked(&ca, 10 * BASE_US, 1, 0, 1000, 0, false, now);
 }
 
-/* A download that was last heard of then, and that has a round trip of 10 ms. */
+/* A download whose last data arrived then, with a round trip of 10 ms. */
 static struct receiver receiver(__u64 then, __u64 now)
 {
 	struct receiver r = { .is_begun = 1 };
@@ -171,7 +172,7 @@ static struct receiver receiver(__u64 then, __u64 now)
 	return r;
 }
 
-/* Microseconds: of an answer to what was sent 20 ms ago, where older ones are not trusted since then. */
+/* Microseconds: the sample from an answer to what was sent 20 ms ago, where older echoes are not trusted since then. */
 __u32 lab_download_sample_us(__u64 then, __u64 now)
 {
 	struct receiver r = receiver(then, now);
@@ -179,7 +180,7 @@ __u32 lab_download_sample_us(__u64 then, __u64 now)
 	return sample_rtt(&r, echoed_ms((__u32)(now - 20), now), 0, false, now);
 }
 
-/* The same, of the first answer after a silence, which echoes what was sent then. */
+/* The same, of the first answer after a silence, which echoes a packet sent then. */
 __u32 lab_download_old_echo_sample_us(__u64 then, __u64 now)
 {
 	struct receiver r = receiver(then, now);
@@ -188,7 +189,7 @@ __u32 lab_download_old_echo_sample_us(__u64 then, __u64 now)
 	return sample_rtt(&r, echoed_ms((__u32)then, now), 0, false, now);
 }
 
-/* What was sent 20 ms ago is answered, and the round began then. */
+/* An answer to what was sent 20 ms ago; the round began then. */
 bool lab_download_round_ends(__u64 then, __u64 now)
 {
 	struct receiver r = receiver(then, now);
@@ -211,7 +212,7 @@ bool lab_download_was_silent(__u64 then, __u64 now)
 	return has_been_silent(&r, 0, now * 1000);
 }
 
-/* Microseconds since data last came, in a clock of these. */
+/* Microseconds since data arrived last, on a clock of microseconds. */
 __u32 lab_download_gap_us(__u64 then_us, __u64 now_us)
 {
 	struct receiver r = { .data_us = then_us };
@@ -225,14 +226,14 @@ __u32 lab_age(__u64 then, __u64 now)
 	return age_of(then, now);
 }
 
-/* It is looked at every hour meanwhile, as in a transfer that goes on. */
+/* With an event every hour meanwhile, as in a running transfer. */
 __u32 lab_age_under_way_ms(__u64 then, __u64 now)
 {
 	struct ledbat ca = sender(AVOID, then, then);
 
-	ca.loss = moment_of(then);
+	ca.loss = timestamp_of(then);
 	for (__u64 at = then; at < now; at += 3600 * 1000)
-		bound_moments(&ca, at);
-	bound_moments(&ca, now);
+		bound_timestamps(&ca, at);
+	bound_timestamps(&ca, now);
 	return age_ms(ca.loss, now);
 }

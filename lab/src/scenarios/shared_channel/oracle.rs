@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The best equal cap that there is, by medium and number of stations: what the share that is found is compared with.
+//! The best equal cap, by medium and number of stations: the reference for the estimated share.
 
 use super::Conditions;
 use crate::access_point::{ARF, ARF_CLASSIC, ARF_LOSSY, Cap, FIXED54};
 
 pub const RTT_MS: u64 = 256;
 
-/// At 256 ms: the equal cap, in segments, that moves most at a median RTT of at most 1.25 of the minimum. Searched in model time
-/// (`giveway-lab run shares`, variants `.../oracle`), with seeds of its own; a test searches one of them again.
+/// At 256 ms: the equal cap, in segments, that moves most at a median RTT of at most 1.25 of the minimum. Searched in
+/// model time (`giveway-lab run shares`, variants `.../oracle`), with its own seeds; a test repeats one search.
 const CAPS: [(&str, [(usize, u64); 5]); 4] = [
     (FIXED54, [(2, 228), (3, 151), (5, 108), (8, 66), (12, 44)]),
     (ARF, [(2, 223), (3, 151), (5, 106), (8, 54), (12, 42)]),
@@ -15,9 +15,11 @@ const CAPS: [(&str, [(usize, u64); 5]); 4] = [
     (ARF_CLASSIC, [(2, 254), (3, 125), (5, 73), (8, 46), (12, 30)]),
 ];
 
-pub fn best_cap(air: &Conditions) -> Option<Cap> {
-    let (_, caps) = CAPS.iter().find(|(of, _)| *of == air.medium && air.rtt_ms == RTT_MS)?;
-    let (_, segments) = caps.iter().find(|(of, _)| *of == air.stations)?;
+pub fn best_cap(conditions: &Conditions) -> Option<Cap> {
+    let (_, caps) = CAPS
+        .iter()
+        .find(|(of, _)| *of == conditions.medium && conditions.rtt_ms == RTT_MS)?;
+    let (_, segments) = caps.iter().find(|(of, _)| *of == conditions.stations)?;
     Some(Cap::Segments(*segments))
 }
 
@@ -28,7 +30,7 @@ mod tests {
     use crate::model_time::oracle::best_equal_cap;
 
     #[test]
-    fn the_oracle_is_what_a_search_finds() {
+    fn oracle_equals_the_search_result() {
         let found = best_equal_cap(Model::Fixed54, 2, RTT_MS)
             .expect("searched")
             .map(u64::from);

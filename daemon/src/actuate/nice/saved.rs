@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The programs of bpf/nice.bpf.c: notes of what tasks had, kept up to date and handed on. Input: orders for processes, and the
+//! The programs of bpf/nice.bpf.c: the saved state of tasks, kept up to date and inherited. Input: orders for processes, and the
 //! causes active. Output: what is to be set on which thread.
 
 use giveway_engine::model::ProcessId;
@@ -17,7 +17,7 @@ use crate::kernel::libbpf_log::explain;
 use crate::kernel::records::bytes_of;
 use crate::kernel::skeletons::nice as skeleton;
 use crate::kernel::tasks::{run_over_all, run_over_process};
-use crate::pins::{NICE_NOTES, NICE_UNNOTED, Pins};
+use crate::pins::{Pins, SAVED_TASKS, UNSAVED_TASKS};
 use skeleton::types;
 
 pub use types::gw_nice_task as Task;
@@ -34,13 +34,13 @@ pub struct Programs {
     causes: MapHandle,
 }
 
-/// With those that hand notes on, for as long as this or its pin is there.
-pub struct Notes {
+/// With those that copy the saved state to new tasks, for as long as this or its pin is there.
+pub struct SavedTasks {
     programs: Programs,
     /// In the order of [`crate::pins::NICE_LINKS`].
     pub inherit: [Link; 2],
-    /// How many tasks were left without a note.
-    pub unnoted: MapHandle,
+    /// How many tasks were left without saved state.
+    pub unsaved: MapHandle,
 }
 
 struct Constants {
@@ -49,7 +49,7 @@ struct Constants {
     dry_run: bool,
 }
 
-impl Notes {
+impl SavedTasks {
     pub fn load(map: &MapHandle, most_of_user: u32) -> Result<Self> {
         let constants = Constants {
             most_of_user,
@@ -57,11 +57,11 @@ impl Notes {
             dry_run: false,
         };
         let (programs, inherit) = load(map, &constants, true)?;
-        let (inherit, unnoted) = inherit.context("nothing hands notes on")?;
+        let (inherit, unsaved) = inherit.context("the saved state is not inherited")?;
         Ok(Self {
             programs,
             inherit,
-            unnoted,
+            unsaved,
         })
     }
 
@@ -100,7 +100,7 @@ impl Notes {
             .orders
             .update(&0u32.to_ne_bytes(), bytes_of(&order), MapFlags::ANY)
             .context("cannot order niceness")?;
-        run_over_process(&self.programs.want, process.pid).context("cannot note what a process had")
+        run_over_process(&self.programs.want, process.pid).context("cannot save the state of a process")
     }
 
     pub fn scan(&self) -> Result<Vec<Task>> {
@@ -115,23 +115,23 @@ impl Programs {
     }
 }
 
-/// What hands notes on, and the count of tasks that it left without.
+/// The programs that copy the saved state to new tasks, and the count of tasks without.
 type NoteInheritance = ([Link; 2], MapHandle);
 
 fn load(map: &MapHandle, constants: &Constants, inherits: bool) -> Result<(Programs, Option<NoteInheritance>)> {
     let mut storage = MaybeUninit::uninit();
     let builder = skeleton::NiceSkelBuilder::default();
-    let mut open = explain("open the notes of nice tasks", || builder.open(&mut storage))?;
+    let mut open = explain("open the saved state of reniced tasks", || builder.open(&mut storage))?;
     let to = open
         .maps
         .rodata_data
         .as_deref_mut()
-        .context("the notes of nice tasks have no constants")?;
+        .context("the saved state of reniced tasks has no constants")?;
     to.most_of_user = constants.most_of_user;
     to.is_end = constants.is_end.into();
     to.dry_run = constants.dry_run.into();
-    explain("use the notes", || open.maps.gw_nice_notes.reuse_fd(map.as_fd()))?;
-    let skeleton = explain("load the notes of nice tasks", || open.load())?;
+    explain("use the saved state", || open.maps.gw_saved_tasks.reuse_fd(map.as_fd()))?;
+    let skeleton = explain("load the saved state of reniced tasks", || open.load())?;
     let attach = || {
         Ok([
             skeleton.progs.gw_inherit_nice.attach()?,
@@ -141,7 +141,7 @@ fn load(map: &MapHandle, constants: &Constants, inherits: bool) -> Result<(Progr
     let inherit = inherits.then(|| explain("attach to the tracepoints task_newtask and sched_wakeup_new", attach));
     let keep = |map| MapHandle::try_from(map).context("cannot keep a map of niceness");
     let inherit = match inherit {
-        Some(links) => Some((links?, keep(&skeleton.maps.nice_unnoted)?)),
+        Some(links) => Some((links?, keep(&skeleton.maps.nice_unsaved)?)),
         None => None,
     };
     let programs = Programs {
@@ -156,21 +156,21 @@ fn load(map: &MapHandle, constants: &Constants, inherits: bool) -> Result<(Progr
 /// Whether this kernel can: changes nothing.
 pub fn probe() -> Result<()> {
     let tasks = crate::kernel::tasks::Tasks::load(0)?;
-    Notes::load(&tasks.nice_notes, 0).map(drop)
+    SavedTasks::load(&tasks.saved_tasks, 0).map(drop)
 }
 
-pub fn is_notes(map: &MapHandle) -> bool {
-    map.map_type() == MapType::TaskStorage && map.name() == OsStr::new(NICE_NOTES)
+pub fn is_saved_tasks(map: &MapHandle) -> bool {
+    map.map_type() == MapType::TaskStorage && map.name() == OsStr::new(SAVED_TASKS)
 }
 
 /// The count of a daemon, as long as anybody holds it.
-pub fn unnoted_of(pins: &Pins, map_id: u32) -> Result<Option<MapHandle>> {
-    let is_count = |map: &MapHandle| map.map_type() == MapType::Array && map.name() == OsStr::new("nice_unnoted");
-    Ok(pins.map(map_id, NICE_UNNOTED)?.filter(is_count))
+pub fn unsaved_of(pins: &Pins, map_id: u32) -> Result<Option<MapHandle>> {
+    let is_count = |map: &MapHandle| map.map_type() == MapType::Array && map.name() == OsStr::new("nice_unsaved");
+    Ok(pins.map(map_id, UNSAVED_TASKS)?.filter(is_count))
 }
 
-pub fn count_of(unnoted: &MapHandle) -> u64 {
-    let found = unnoted.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+pub fn count_of(unsaved: &MapHandle) -> u64 {
+    let found = unsaved.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
     found
         .and_then(|value| value.try_into().ok())
         .map_or(0, u64::from_ne_bytes)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! P3's slack test as the paper has it: a walk over all promised packets in the order of their deadlines, exact and
-//! O(n). Input: promises. Output: whether one more can be given. The measure for the tree of `bpf/slack.h`.
+//! P3's slack test as in the paper: a scan over all promised packets in the order of their deadlines, exact and O(n).
+//! Input: promises. Output: whether one more can be given. The reference for the tree of `bpf/slack.h`.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ pub struct Promise {
     pub number: u64,
 }
 
-/// What is promised, the earliest deadline first.
+/// The promises, earliest deadline first.
 #[derive(Default)]
 pub struct Promises(VecDeque<Promise>);
 
@@ -21,8 +21,8 @@ impl Promises {
         self.0.len()
     }
 
-    /// Whether everything is still done by its deadline when the link begins at `start_ns` and has this packet to
-    /// send too. What is due no later than it does not wait for it.
+    /// Whether everything is done by its deadline if the link begins at `start_ns` and sends this packet too. Earlier
+    /// deadlines do not wait for it.
     pub fn admits(&self, start_ns: u64, packet: Promise) -> bool {
         self.admits_slowly(start_ns, packet, 1)
     }
@@ -52,7 +52,7 @@ impl Promises {
         self.0.insert(at, promise);
     }
 
-    /// Takes out what the qdisc sends next: of those whose deadlines count as one, the first that came.
+    /// Removes the packet that the qdisc sends next: of equal deadlines, the first to arrive.
     pub fn take_next(&mut self, slot: impl Fn(u64) -> u64) -> Option<Promise> {
         let first = slot(self.0.front()?.deadline_ns);
         let alike = self.0.iter().take_while(|promise| slot(promise.deadline_ns) == first);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn within_a_slot_the_first_that_came_is_sent_first() {
+    fn packets_of_one_slot_leave_in_order_of_arrival() {
         let mut promises = Promises::default();
         for (number, deadline_ns) in [(2, 11), (1, 19), (0, 25)] {
             promises.add(Promise {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Scenarios of stations on one access point, as rows: media, what differs between the variants, bounds, figures.
-//! Input: a row and the user's parameters. Output: its plan. The rows are in `papers` and `sharing`; what a row does that is no
-//! steady transfer is a file of its own.
+//! Scenarios of stations on one access point, as rows: media, variants, bounds, figures. Input: a row and the user's
+//! parameters. Output: its plan. The rows are in `papers` and `sharing`; an experiment that is no steady transfer has a
+//! file of its own.
 
 mod app_mix;
 mod clear;
@@ -27,18 +27,18 @@ use crate::testbed::{Load, Testbed, Topology};
 use crate::traffic::iperf3::{Protocol, Span};
 
 /// A row.
-pub struct OnAir {
+pub struct SharedChannel {
     pub media: Media,
-    /// How many stations: on each medium one cell of each number.
+    /// The numbers of stations: on each medium one cell of each number.
     pub stations: fn(&Parameters) -> Result<Vec<usize>>,
     /// A variant each, in each cell; and how it differs from a steady upload of every station.
     pub policies: &'static [NamedCap],
     pub each: fn(&Conditions, Case) -> Case,
-    /// Of each cell, that are more than another policy.
+    /// Further variants of each cell.
     pub variants: fn(&Conditions) -> Result<Vec<Case>>,
-    /// Of each cell, beside those of single variants.
+    /// Bounds of each cell, besides those of single variants.
     pub bounds: fn(&Conditions) -> Vec<Check>,
-    /// What is not done in each cell, given those of all cells.
+    /// Variants outside the cells, given those of all cells.
     pub besides: fn(&[Conditions], &[Variant]) -> Besides,
     /// Of all cells, and of the names of all variants.
     pub plots: fn(&[Conditions], &[String]) -> Vec<Plot>,
@@ -51,7 +51,7 @@ pub enum Media {
     Only(&'static str),
     /// Unless the user chooses another.
     Usually(&'static str),
-    /// Each, and variants are named by it; or the one that the user chooses, and they are not.
+    /// Each of these, and variants are named by it; or the one that the user chooses, without a name.
     Each(&'static [&'static str]),
     /// Variants are always named by it.
     Named(&'static [&'static str]),
@@ -70,19 +70,19 @@ pub struct Conditions<'a> {
 
 type Act = dyn Fn(&mut Cell, &Run) -> Result<Outcome>;
 
-/// A variant: each station uploads for as long as the user set, unless something else is said.
+/// A variant: each station uploads for as long as the user set, by default.
 pub struct Case {
     name: String,
     place: AccessPoint,
     transfers: Transfers,
     loads: Vec<Load>,
     act: Option<(f64, Box<Act>)>,
-    /// So many times the rounds of the others.
+    /// A multiple of the others' rounds.
     times: f64,
     checks: Vec<Check>,
 }
 
-/// What daemons do, by the variant's name.
+/// The daemons' policy, by the variant's name.
 pub type NamedCap = (&'static str, Option<Cap>);
 pub const PLAIN: NamedCap = ("plain", None);
 pub const BALANCED: NamedCap = ("balanced", Some(Cap::Estimated("balanced")));
@@ -101,8 +101,8 @@ pub const fn rounds(default: u64) -> Parameter {
     Parameter::range("repeats", default, 1, 100, "rounds; a metric is the mean over them")
 }
 
-impl OnAir {
-    /// What a row may leave out.
+impl SharedChannel {
+    /// Defaults of a row.
     pub const ROW: Self = Self {
         media: Media::Only(access_point::FIXED54),
         stations: |parameters| Ok(vec![parameters.count("stations") as usize]),
@@ -116,27 +116,27 @@ impl OnAir {
     };
 }
 
-impl Plans for OnAir {
+impl Plans for SharedChannel {
     fn at(&self, parameters: &Parameters) -> Result<Plan> {
-        let airs = self.airs(parameters)?;
+        let all = self.all(parameters)?;
         let (mut variants, mut checks) = (Vec::new(), Vec::new());
-        for air in &airs {
-            let of_policies = air.cases(self.policies).into_iter();
-            let mut cases: Vec<_> = of_policies.map(|case| (self.each)(air, case)).collect();
-            cases.extend((self.variants)(air)?);
+        for conditions in &all {
+            let of_policies = conditions.cases(self.policies).into_iter();
+            let mut cases: Vec<_> = of_policies.map(|case| (self.each)(conditions, case)).collect();
+            cases.extend((self.variants)(conditions)?);
             for case in cases {
                 let mut variant = case.variant();
                 checks.append(&mut variant.checks);
                 variants.push(variant);
             }
-            checks.extend((self.bounds)(air));
+            checks.extend((self.bounds)(conditions));
         }
-        let (besides, of_besides) = (self.besides)(&airs, &variants);
+        let (besides, of_besides) = (self.besides)(&all, &variants);
         variants.extend(besides);
         checks.extend(of_besides);
         let names: Vec<_> = variants.iter().map(|variant| variant.name.clone()).collect();
         Ok(Plan {
-            plots: (self.plots)(&airs, &names),
+            plots: (self.plots)(&all, &names),
             variants,
             checks,
             columns: self.columns,
@@ -144,8 +144,8 @@ impl Plans for OnAir {
     }
 }
 
-impl OnAir {
-    fn airs<'a>(&self, parameters: &'a Parameters) -> Result<Vec<Conditions<'a>>> {
+impl SharedChannel {
+    fn all<'a>(&self, parameters: &'a Parameters) -> Result<Vec<Conditions<'a>>> {
         let cells = (self.stations)(parameters)?;
         let (media, is_named) = match self.media {
             Media::Only(medium) => (vec![medium], false),
@@ -156,7 +156,7 @@ impl OnAir {
             ),
             Media::Named(own) => (access_point::media(parameters, own), true),
         };
-        let mut airs = Vec::new();
+        let mut all = Vec::new();
         for medium in media {
             for &stations in &cells {
                 let mut suffix = String::new();
@@ -166,22 +166,22 @@ impl OnAir {
                 if cells.len() > 1 {
                     suffix += &format!("/{stations}");
                 }
-                airs.push(Conditions {
+                all.push(Conditions {
                     parameters,
                     medium,
                     stations,
                     rtt_ms: parameters.count("rtt_ms"),
-                    is_first: airs.is_empty(),
+                    is_first: all.is_empty(),
                     suffix,
                 });
             }
         }
-        Ok(airs)
+        Ok(all)
     }
 }
 
 impl Conditions<'_> {
-    /// `plain/fixed54/8`, without what the user chose.
+    /// `plain/fixed54/8`, without parts that the user chose.
     pub fn name(&self, what: &str) -> String {
         format!("{what}{}", self.suffix)
     }
@@ -261,7 +261,7 @@ impl Case {
         self.check(|name| Check::metric(name, "cap_segments", holds).always())
     }
 
-    /// In place of transfers.
+    /// Replaces the transfers.
     pub fn act(self, estimated_s: f64, act: impl Fn(&mut Cell, &Run) -> Result<Outcome> + 'static) -> Self {
         let act = Some((estimated_s, Box::new(act) as Box<Act>));
         Self { act, ..self }

@@ -18,19 +18,20 @@ use crate::statistics::{mean, percentile};
 /// P1's cap for eight stations.
 pub const CAP_SEGMENTS: u64 = 43;
 const HELD_S: f64 = 10.0;
-/// How many more retransmits than beside it, on average over the clears, are put down to chance. Two connections that
-/// never had a cap differed by up to 7.8 in the control (ten windows of 5 s): this is a quarter of that.
+/// Additional retransmits on average over the clears that count as chance. Two connections that never had a cap
+/// differed by up to 7.8 in the control (ten windows of 5 s): this is a quarter of that.
 pub const TOLERATED_EXCESS: f64 = 2.0;
 
-pub fn case(air: &Conditions, name: &str, cap_segments: Option<u64>) -> Case {
+pub fn case(conditions: &Conditions, name: &str, cap_segments: Option<u64>) -> Case {
     let clear = Clear {
-        repetitions: air.parameters.count("clears"),
+        repetitions: conditions.parameters.count("clears"),
         cap_segments,
-        warmup_s: air.seconds("warmup_s"),
-        seconds: air.seconds("seconds"),
+        warmup_s: conditions.seconds("warmup_s"),
+        seconds: conditions.seconds("seconds"),
     };
     let estimated_s = clear.warmup_s + clear.repetitions as f64 * (HELD_S + clear.seconds + 2.0);
-    air.case((name, cap_segments.map(Cap::Segments)))
+    conditions
+        .case((name, cap_segments.map(Cap::Segments)))
         .act(estimated_s, move |cell, run| clear_repeatedly(cell, &clear, run))
 }
 
@@ -38,7 +39,7 @@ const CAPPED: usize = 0;
 const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 const CAP_LIMIT: Duration = Duration::from_secs(15);
 
-/// A connection at one moment.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Sample {
     cwnd: f64,
@@ -46,7 +47,7 @@ struct Sample {
     acked_bytes: f64,
 }
 
-/// What a connection did before and after one clear.
+/// A connection's counts before and after one clear.
 struct Cleared {
     retransmits: f64,
     before_mbit: f64,
@@ -56,15 +57,15 @@ struct Cleared {
 
 struct Clear {
     repetitions: u64,
-    /// What the first station's daemon holds until it ends; none: the first station never has a cap either.
+    /// The cap of the first station's daemon until it ends; None: the first station never has a cap either.
     cap_segments: Option<u64>,
     warmup_s: f64,
-    /// How long is looked at after the clear, and as long before it.
+    /// The measured time after the clear, and as long before it.
     seconds: f64,
 }
 
-/// What the first station's connection lost, moved and grew to in the time after each clear, and what the others, which
-/// never had a cap, did in the same time (point `.../beside`).
+/// Losses, bytes and growth of the first station's connection in the time after each clear, and of the others, which
+/// never had a cap, in the same time (point `.../beside`).
 fn clear_repeatedly(cell: &mut Cell, clear: &Clear, run: &Run) -> Result<Outcome> {
     let stations = cell.stations();
     for station in (0..stations).filter(|_| clear.cap_segments.is_some()) {
@@ -86,7 +87,7 @@ fn clear_repeatedly(cell: &mut Cell, clear: &Clear, run: &Run) -> Result<Outcome
     Ok(outcome)
 }
 
-/// Caps, holds, clears; gives what each station's connection did around the clear.
+/// Caps, waits, clears; returns each station's counts around the clear.
 fn one_clear(cell: &mut Cell, clear: &Clear, watch: &mut Watch) -> Result<Vec<Cleared>> {
     let span = Duration::from_secs_f64(clear.seconds);
     if let Some(cap) = clear.cap_segments {
@@ -119,7 +120,7 @@ fn one_clear(cell: &mut Cell, clear: &Clear, watch: &mut Watch) -> Result<Vec<Cl
     Ok(cleared.collect())
 }
 
-/// Looks at every station's connection now and then, and remembers cwnd.
+/// Polls every station's connection, and remembers cwnd.
 struct Watch {
     begun: Instant,
     curves: Vec<Curve>,
@@ -202,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ss_leaves_out_what_is_nothing() {
+    fn absent_retransmit_field_counts_as_zero() {
         let young = "ESTAB 0 0 10.77.0.1:40000 10.77.0.254:5100 cubic wscale:7,7 rto:460 cwnd:10 bytes_acked:1449 pacing_rate 1Mbps";
         let old = "ESTAB 0 1 10.77.0.1:40000 10.77.0.254:5100 cubic cwnd:43 ssthresh:43 bytes_acked:9 retrans:3/112 unacked:43";
         let sample = |line| parse(line).map(|s| (s.cwnd, s.retransmits, s.acked_bytes));

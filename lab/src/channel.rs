@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The medium emulator as a child process (`giveway-lab medium`, see docs/contributing/medium.md).
-//! Input: the namespaces to join and the kind of medium. Output: its counters, and stations taken off the
-//! air or put back. Never touches a packet itself.
+//! The medium emulator as a child process (`giveway-lab medium`, see docs/contributing/medium.md). Input: the namespaces to join and
+//! the kind of medium. Output: its counters; stations can be removed and restored. Never touches a packet itself.
 
 use std::process::Command;
 
@@ -17,19 +16,19 @@ pub const STATION_DEVICE: &str = "wlan0";
 pub const SERVER_DEVICE: &str = "eth0";
 pub const SERVER_ADDRESS: &str = "10.77.0.254";
 
-pub struct Air(Role);
+pub struct Channel(Role);
 
-/// What happened between two readings of the counters.
-pub struct AirInterval<'a> {
+/// The difference between two readings of the counters.
+pub struct ChannelInterval<'a> {
     pub begin: &'a MediumReport,
     pub end: &'a MediumReport,
 }
 
-impl Air {
+impl Channel {
     pub fn start(stations: &[Namespace], server: &Namespace, access_point: &AccessPoint, seed: u64) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("medium");
-        let mut air = Self(Role::run("medium", command)?);
+        let mut channel = Self(Role::run("medium", command)?);
         let joins = |namespace: &Namespace, device| json!({"netns": namespace.name(), "device": device});
         let stations: Vec<_> = stations.iter().map(|s| joins(s, STATION_DEVICE)).collect();
         let mut medium = json!({
@@ -42,16 +41,16 @@ impl Air {
         if let Some(packets) = access_point.queue_packets {
             medium["queue_packets"] = packets.into();
         }
-        let answer: Value = air.0.ask(medium)?;
+        let answer: Value = channel.0.ask(medium)?;
         ensure!(answer["ready"] == true, "the medium is not ready");
-        Ok(air)
+        Ok(channel)
     }
 
     pub fn counters(&mut self) -> Result<MediumReport> {
         self.0.ask(json!({"stats": true}))
     }
 
-    /// Takes a station (counted from 0) off the air or restores it.
+    /// Removes a station (counted from 0) from the channel, or restores it.
     pub fn set_present(&mut self, station: usize, present: bool) -> Result<()> {
         self.0.send_line(json!({"station": station, "present": present}))
     }
@@ -66,7 +65,7 @@ impl Air {
     }
 }
 
-impl AirInterval<'_> {
+impl ChannelInterval<'_> {
     fn percent(&self, part: impl Fn(&MediumReport) -> u64, whole: impl Fn(&MediumReport) -> u64) -> f64 {
         match whole(self.end) - whole(self.begin) {
             0 => 0.0,
@@ -74,16 +73,18 @@ impl AirInterval<'_> {
         }
     }
 
-    /// What stations tell each other, which is giveway's reports alone: both legs of broadcasts, to the access point and
+    /// Traffic between stations, which is giveway's reports alone: both legs of broadcasts, to the access point and
     /// repeated by it, and of frames to one station.
     pub fn report_airtime_percent(&self) -> f64 {
-        let reports_ns = |MediumReport { air, .. }: &MediumReport| {
-            air.broadcast.uplink_airtime_ns + air.broadcast.repeat_airtime_ns + air.between_stations_airtime_ns
+        let reports_ns = |MediumReport { channel, .. }: &MediumReport| {
+            channel.broadcast.uplink_airtime_ns
+                + channel.broadcast.repeat_airtime_ns
+                + channel.between_stations_airtime_ns
         };
         self.percent(reports_ns, |report| report.elapsed_ns)
     }
 
-    /// Of transmissions, not events.
+    /// Per transmission, not per event.
     pub fn collisions_percent(&self) -> f64 {
         let sum = |report: &MediumReport, of: fn(&SenderCounters) -> u64| {
             let senders = report.stations.iter().chain([&report.ap]);
@@ -96,6 +97,6 @@ impl AirInterval<'_> {
     }
 
     pub fn busy_percent(&self) -> f64 {
-        self.percent(|report| report.air.busy_ns, |report| report.elapsed_ns)
+        self.percent(|report| report.channel.busy_ns, |report| report.elapsed_ns)
     }
 }
