@@ -61,7 +61,8 @@ pub fn not_the_callers(path: &Path, about: &Metadata) -> Option<String> {
             && let Some(reason) = others_hand(&about)
         {
             return Some(format!(
-                "its folder {} {reason}, who can put another file there: move it to a folder of root's alone",
+                "its folder {} {reason}, who could replace the file: move it to a folder that only root can \
+                 write to",
                 folder.display()
             ));
         }

@@ -106,7 +106,7 @@ impl Open {
         let mut new = for_appending().create(true).open(&self.path)?;
         new.write_all(&held)?;
         tracing::warn!(
-            "{} was removed while giveway runs, and is written anew: without it giveway could not put back what it changed",
+            "{} was removed while giveway runs and has been rewritten: giveway needs it to undo its changes",
             self.path.display()
         );
         file.set_len(0)?;
@@ -349,7 +349,7 @@ impl JournalContents {
                 }
                 // Reported once: it would never become readable.
                 Err(_) => undone.fail(format!(
-                    "{} held a line that cannot be read, so that what it was about stays as it is: {line:.120}",
+                    "{} has an unreadable line, whose change cannot be undone: {line:.120}",
                     path.display()
                 )),
             }
@@ -467,7 +467,7 @@ pub fn parse<E: DeserializeOwned>(bytes: &[u8]) -> Vec<(String, Option<E>)> {
 }
 
 fn lines_of<'a, E: Entry + 'a>(entries: impl IntoIterator<Item = &'a E>) -> Result<Vec<String>> {
-    let line = |entry| serde_json::to_string(entry).context("cannot put an entry into words");
+    let line = |entry| serde_json::to_string(entry).context("cannot serialize an entry");
     entries.into_iter().map(line).collect()
 }
 

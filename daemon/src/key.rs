@@ -113,8 +113,8 @@ pub fn run(command: &KeyCommand) -> Result<()> {
             .with_context(|| format!("{} is not a key file and was not changed", file.display()))?;
         if keys.ids().count() > 1 {
             bail!(
-                "{} already holds two keys, and was left alone: finish the earlier change first, and then delete the old \
-                 key's line on every device",
+                "{} already holds two keys and was not changed: finish the earlier key change first, then \
+                 delete the old key's line on every device",
                 file.display()
             );
         }

@@ -64,7 +64,7 @@ pub struct Life(&'static Page);
 impl Life {
     /// A new page for this process, the daemon, and the file by which the watchdog maps it too.
     pub fn new() -> Result<(Self, OwnedFd)> {
-        let file = life_page::new_file().context("cannot make the page of signs of life")?;
+        let file = life_page::new_file().context("cannot create the heartbeat page")?;
         let life = Self::of(&file)?;
         for (word, own) in life.0.daemon.iter().zip(ProcessIdentity::own()?.to_words()) {
             word.store(own, Ordering::Release);

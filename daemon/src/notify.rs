@@ -60,7 +60,7 @@ impl Notifier {
         if let Some((socket, to)) = &self.to
             && let Err(error) = socket.send_to_addr(what.as_bytes(), to)
         {
-            tracing::debug!("the service manager was not told {what}: {error}");
+            tracing::debug!("cannot notify the service manager ({what}): {error}");
         }
     }
 }

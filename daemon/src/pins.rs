@@ -135,7 +135,7 @@ impl Pins {
             let _ = fs::remove_dir(&self.own);
             removed
         })
-        .context("cannot remove what is pinned")
+        .context("cannot remove pinned objects")
     }
 
     /// Where pins may be.
@@ -245,7 +245,7 @@ fn in_machines_mounts<T: Send>(act: impl FnOnce(bool) -> Result<T> + Send) -> Re
     std::thread::scope(|scope| {
         // Where the machine has no room for a thread, this must be told like any other failure.
         let acting = std::thread::Builder::new().spawn_scoped(scope, || act(enter().is_ok()));
-        let acting = acting.context("no thread can be started to look at the pins")?;
+        let acting = acting.context("cannot start the thread that checks pinned objects")?;
         acting.join().unwrap_or_else(|_| bail!("the thread that pins has died"))
     })
 }

@@ -142,7 +142,7 @@ impl Place {
             })
             .with_context(|| {
                 format!(
-                    "cannot write {}, so a daemon that is starting goes on",
+                    "cannot write {}, so a starting daemon is not stopped",
                     self.directory.join(REQUEST).display()
                 )
             })
@@ -346,7 +346,7 @@ impl Place {
         };
         if left_by != JournalOrigin::This {
             tracing::info!(
-                "{} was left behind by {gone}; what it says of that one's {whose} is thrown away",
+                "removed {}, left behind by {gone} (about its {whose})",
                 self.directory.display()
             );
             let is_moot = |file: &JournalFile| left_by == JournalOrigin::AnotherBoot || !file.is_machines();
@@ -454,8 +454,8 @@ fn open_lock(path: &Path) -> Result<File> {
 fn already_runs(holder: Holder) -> String {
     let pid = holder.daemon.map_or("unknown".to_owned(), |id| id.pid.to_string());
     format!(
-        "giveway already runs in this network namespace (pid {pid}); it goes on unharmed. Ask it with `giveway status`, or \
-         end it with `giveway revert`"
+        "giveway already runs in this network namespace (pid {pid}) and was not touched: see `giveway \
+         status`, or end it with `giveway revert`"
     )
 }
 
@@ -494,7 +494,7 @@ impl Lock {
     pub fn name(&self, watchdog: Option<u32>) {
         let written = Holder::own(watchdog).and_then(|own| Ok(own.write(&self.file)?));
         if let Err(error) = written {
-            tracing::debug!("cannot write down who holds the lock: {error:#}");
+            tracing::debug!("cannot record the lock's holder: {error:#}");
         }
     }
 }

@@ -59,7 +59,7 @@ pub struct Folder(u64, u64);
 
 impl Folder {
     pub fn of(path: &Path) -> Result<Self> {
-        let about = fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
+        let about = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(Self(about.dev(), about.ino()))
     }
 }
@@ -246,8 +246,8 @@ impl AnnouncedProcess {
                  /proc/{pid}/root/run/giveway/netns-{netns_inum}"
             ),
             None => format!(
-                "another giveway seems to run in this network namespace (who it is cannot be told from here), its state is under \
-                 its own /run/giveway/netns-{netns_inum}"
+                "another giveway seems to run in this network namespace (its process is not visible from \
+                 here); its state is in its own /run/giveway/netns-{netns_inum}"
             ),
         }
     }

@@ -89,7 +89,7 @@ fn lock(place: &Place, folder: Folder, what_for: TakeoverPurpose) -> Result<Lock
             killed = Some(EndedDaemon::Killed(daemon.pid));
         }
         Ok(false) => return Err(error),
-        Err(reason) => bail!("{error:#}. Whether it still lives cannot be told from here: {reason:#}"),
+        Err(reason) => bail!("{error:#}. Cannot find out whether it is still running: {reason:#}"),
     }
     end_watchdog(holder, what_for)?;
     let patience = if killed.is_some() {
@@ -162,8 +162,8 @@ fn check_others(place: &Place, folder: Folder, what_for: TakeoverPurpose) -> Res
                 tracing::warn!("{shown}; what the journals of this /run say is undone all the same");
             }
             _ => bail!(
-                "{shown}, which is not this /run; it goes on unharmed, and nothing was changed. Only one can: end it there, or \
-                 use it"
+                "{shown}, which is not this /run. It was not touched and nothing was changed: end it there, \
+                 or use it"
             ),
         }
     }
@@ -173,8 +173,9 @@ fn check_others(place: &Place, folder: Folder, what_for: TakeoverPurpose) -> Res
 /// Ends a daemon that does not answer; returns its number. What it changed is left to its watchdog, or to the next undo.
 pub fn end_silent(place: &Place) -> Result<u32> {
     let daemon = place.holder().daemon;
-    let daemon = daemon
-        .ok_or_else(|| anyhow!("the daemon does not answer, and its lock does not say who it is; end it by hand"))?;
+    let daemon = daemon.ok_or_else(|| {
+        anyhow!("the daemon does not answer, and its lock does not name its process: kill it by hand")
+    })?;
     kill(daemon)?;
     Ok(daemon.pid)
 }

@@ -310,7 +310,7 @@ impl UndoRun {
                 self.undone.goes_on |= none == RecvTimeoutError::Timeout;
                 let path = self.place.journal(file);
                 self.undone.fail(format!(
-                    "the kernel does not take back what {} says; try again",
+                    "the kernel did not undo the change in {}; try again",
                     path.display()
                 ));
             }

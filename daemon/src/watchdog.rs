@@ -85,7 +85,7 @@ pub fn run() -> Result<()> {
         signals::ignore(ignored as i32).context("cannot ignore signals")?;
     }
     let life = Life::of(std::io::stdout()).context("the watchdog is started by `giveway run` itself")?;
-    let named = life.daemon().context("the page of signs of life names no daemon")?;
+    let named = life.daemon().context("the heartbeat page names no daemon")?;
     let heartbeat = life.heartbeat(WatchedTask::Watchdog);
     // One that replaces another is started after the daemon has bounded its own thread by this.
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_RTTIME) {
@@ -127,7 +127,7 @@ pub fn run() -> Result<()> {
         watchdog.set_back.failed.push(format!("{error:#}"));
     }
     let how = match end {
-        DaemonEnd::Hung(who) => format!("{who} of the daemon gave no sign of life, so it was killed"),
+        DaemonEnd::Hung(who) => format!("killed the daemon: no heartbeat from {who}"),
         _ => "the daemon died".to_owned(),
     };
     watchdog.undo(&how);

@@ -302,7 +302,7 @@ impl InstalledDownload {
         let constants = constants.context("the limits of what arrives have no constants")?;
         constants.ifb_ifindex = ifindex;
         constants.is_fair = tree.is_fair();
-        explain("share what is said of sockets", || {
+        explain("share the map of socket treatments", || {
             open.maps.treated_sockets.reuse_fd(shared.treated_sockets.as_fd())?;
             open.maps.new_sockets.reuse_fd(shared.new_sockets.as_fd())?;
             open.maps.packet_rules.reuse_fd(shared.packet_rules.as_fd())?;

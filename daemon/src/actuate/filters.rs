@@ -137,7 +137,7 @@ impl Filters {
             let clsact = tcmsg(filtered.ifindex, CLSACT_HANDLE, CLSACT).text(KIND, "clsact");
             netlink
                 .change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, &clsact)
-                .context("cannot put clsact at the egress")?;
+                .context("cannot attach clsact at egress")?;
         }
         // struct tc_mirred: index, capabilities, action, two counts, direction, interface.
         let mirred = [0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, self.by]
@@ -158,7 +158,7 @@ impl Filters {
             Some(Errno::ENOENT) => {
                 error.context("this kernel has no cls_bpf or no mirred (CONFIG_NET_CLS_BPF, CONFIG_NET_ACT_MIRRED)")
             }
-            _ => error.context("cannot put a filter at the egress"),
+            _ => error.context("cannot attach a filter at egress"),
         })
     }
 
@@ -201,7 +201,8 @@ pub fn hindrance(netlink: &mut Netlink, with_clsact: &BTreeSet<u32>, ifindex: u3
     let filters = way_in::preferences(netlink, with_clsact, ifindex, EGRESS).unwrap_or_default();
     filters.iter().any(|other| *other != PREFERENCE).then(|| {
         format!(
-            "filters of tc stand at the egress of {name} (`tc filter show dev {name} egress`): they decide before giveway's, or would not see what is limited"
+            "tc filters at the egress of {name} (`tc filter show dev {name} egress`) run before \
+             giveway's, or would not see limited packets"
         )
     })
 }

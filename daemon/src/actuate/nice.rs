@@ -177,7 +177,7 @@ impl NiceActuator {
                 let mut links = NICE_LINKS.into_iter().zip(&mut saved.inherit);
                 links.try_for_each(|(name, link)| pin(&folder.join(name), |path| Ok(link.pin(path)?)))
             })
-            .context("what is reniced must be known when the daemon has died")?;
+            .context("the saved state of reniced tasks must survive the daemon")?;
         self.life.hold_saved_tasks(map_id);
         self.journal.add([&NiceEntry { map_id, unsaved_id }])?;
         Ok(saved)

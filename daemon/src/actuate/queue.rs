@@ -246,7 +246,7 @@ impl QueueActuator {
             .filter(|_| is_cpu_gated)
             .and_then(BpfQdisc::gate_missing);
         let containers = self.containers.as_ref().and_then(|loaded| loaded.as_ref().err());
-        let containers = containers.map(|error| format!("containers' packets are not told apart: {error:#}"));
+        let containers = containers.map(|error| format!("packets of containers are not classified: {error:#}"));
         let missing = [nice, early, cpu_gate, containers];
         missing.into_iter().flatten().chain(left).collect()
     }

@@ -92,7 +92,7 @@ impl ScheduleActuator {
     fn apply_to_all(&mut self, id: ProcessId, had: &BTreeMap<u32, ThreadChange>) -> Result<()> {
         for _ in 0..ROUNDS {
             let Some(process) = self.given.get(&id) else { break };
-            let threads = self.tasks.threads.of(id.pid).context("its threads cannot be told")?;
+            let threads = self.tasks.threads.of(id.pid).context("its threads cannot be listed")?;
             let tids = threads.into_iter().map(|thread| thread.tid);
             let tids: Vec<u32> = tids.filter(|tid| !process.threads.contains_key(tid)).collect();
             if tids.is_empty() {

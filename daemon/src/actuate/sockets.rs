@@ -37,7 +37,7 @@ const ACTUATORS: [(&str, IsWanted, Open); 4] = [
         control::open,
     ),
     (
-        "what connections receive is not held back",
+        "background downloads do not yield",
         |config| config.classes.receive_window,
         receive::open,
     ),

@@ -160,7 +160,7 @@ pub fn take_priority() -> Result<()> {
     Attributes::for_policy(own)
         .set(0)
         .map_err(|errno| anyhow!(why_refused(errno, own)))
-        .context("giveway's own thread must come before what it may have to demote, and cannot")
+        .context("giveway's own thread cannot get a priority above the threads that it may have to demote")
 }
 
 /// Takes real-time priority from the calling thread.

@@ -82,7 +82,7 @@ fn absent(place: &Place) -> anyhow::Error {
         .filter(|daemon| daemon.is_there().unwrap_or_default());
     match holder {
         Some(daemon) => anyhow!(
-            "giveway (pid {}) has only begun to start here, or is about to end, and takes no requests; try again in a few seconds",
+            "giveway (pid {}) is starting or stopping and takes no requests; try again in a few seconds",
             daemon.pid
         ),
         None => elsewhere(place).unwrap_or_else(|| {

@@ -32,7 +32,7 @@ pub fn inode(path: &CStr) -> Result<u64> {
         }
     })?;
     let number = output.first_chunk();
-    ensure!(number.is_some(), "{} cannot be looked at", path.to_string_lossy());
+    ensure!(number.is_some(), "cannot read {}", path.to_string_lossy());
     Ok(number.map_or(0, |number| u64::from_ne_bytes(*number)))
 }
 

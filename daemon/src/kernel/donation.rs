@@ -77,7 +77,7 @@ impl DonationPrograms {
                 namings: AtomicU32::default(),
             })),
             counters: keep(&maps.bss)?,
-            account: explain("attach to those who donate and borrow", || programs.gw_account.attach())?,
+            account: explain("attach to priority inheritance", || programs.gw_account.attach())?,
             reader: IteratorReader::default(),
             looked: None,
             _tracing: [

@@ -75,7 +75,7 @@ impl Identity {
     /// The device of this index.
     pub fn of(netlink: &mut Netlink, ifindex: u32) -> Result<Self> {
         let message = netlink.get(libc::RTM_GETLINK, &ifinfomsg(ifindex));
-        let message = message.context("cannot look at the interface")?;
+        let message = message.context("cannot read the interface")?;
         Self::of_message(&message).context("the kernel tells a device without its name")
     }
 

@@ -35,8 +35,8 @@ pub fn all(netns_inum: u32) -> Result<Vec<SocketHolder>> {
     match by_kernel(netns_inum) {
         Ok(found) => Ok(found),
         Err(error) => {
-            tracing::warn!("{error:#}; who holds the sockets of giveway's is told by /proc");
-            by_proc(netns_inum).context("cannot tell who holds the sockets of giveway's")
+            tracing::warn!("{error:#}; the holders of giveway's sockets are read from /proc instead");
+            by_proc(netns_inum).context("cannot find the holders of giveway's sockets")
         }
     }
 }

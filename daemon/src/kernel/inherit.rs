@@ -229,7 +229,7 @@ impl Inheritance {
 
     /// How many processes have chosen or inherited anything, or hand it on.
     pub fn inheriting(&self) -> Result<usize> {
-        let found = run_over_all::<u32>(&self.list_inheriting).context("cannot list who inherits")?;
+        let found = run_over_all::<u32>(&self.list_inheriting).context("cannot list inherited classes")?;
         Ok(found.len())
     }
 
@@ -291,7 +291,7 @@ impl Inheritance {
 
     /// A bit for each setting by hand that any task has.
     pub fn set_by_hand_in_use(&self) -> Result<u64> {
-        let found = run_over_all::<u64>(&self.list_by_hand).context("cannot list what is set by hand")?;
+        let found = run_over_all::<u64>(&self.list_by_hand).context("cannot list run-time settings")?;
         Ok(found.into_iter().fold(0, |all, one| all | one))
     }
 

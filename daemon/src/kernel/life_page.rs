@@ -50,15 +50,12 @@ pub fn new_file() -> nix::Result<OwnedFd> {
 
 /// The page of this file. It stays mapped for as long as the process lives.
 pub fn of(file: impl AsFd) -> Result<&'static Page> {
-    let found = fstat(&file).context("there is no page of signs of life")?;
-    ensure!(
-        found.st_size == BYTES.get() as i64,
-        "this is not a page of signs of life"
-    );
+    let found = fstat(&file).context("there is no heartbeat page")?;
+    ensure!(found.st_size == BYTES.get() as i64, "not a heartbeat page");
     let flags = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     // SAFETY: a new mapping that is never removed, as long as the file, which is sealed and cannot become shorter.
     let page = unsafe { mmap(None, BYTES, flags, MapFlags::MAP_SHARED, &file, 0) };
-    let page = page.context("cannot map the page of signs of life")?;
+    let page = page.context("cannot map the heartbeat page")?;
     // What computes above everything must not wait for a disk. Where locking is refused, nothing else changes.
     // SAFETY: the mapping is as long as that.
     let _ = unsafe { mlock(page, BYTES.get()) };

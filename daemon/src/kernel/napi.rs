@@ -25,7 +25,7 @@ const NETDEV_A_NAPI_PID: u16 = 4;
 pub fn threads(ifindex: u32, tasks: &Tasks) -> Result<Vec<ProcessId>> {
     let mut threads = Vec::new();
     for pid in listed(ifindex)? {
-        let found = tasks.threads.thread(pid).context("cannot look at a NAPI thread")?;
+        let found = tasks.threads.thread(pid).context("cannot read a NAPI thread")?;
         threads.extend(found.map(|Thread { start_ns, .. }| ProcessId { pid, start_ns }));
     }
     // A number that is listed now as well was of such a thread when its start was read.
@@ -38,7 +38,7 @@ fn listed(ifindex: u32) -> Result<Vec<u32>> {
     let mut netlink = Netlink::open_generic()?;
     let body = Body::new(&[CTRL_CMD_GETFAMILY, 1, 0, 0]).text(CTRL_ATTR_FAMILY_NAME, FAMILY);
     let family = netlink.get(GENL_ID_CTRL, &body);
-    let family = family.context("the kernel tells nothing of its NAPI threads (Linux 6.8)")?;
+    let family = family.context("the kernel does not report its NAPI threads (needs Linux 6.8)")?;
     let id = attribute(&family, HEADER_BYTES, CTRL_ATTR_FAMILY_ID).context("the kernel's family has no number")?;
     let body = Body::new(&[NETDEV_CMD_NAPI_GET, 1, 0, 0]).attribute(NETDEV_A_NAPI_IFINDEX, &ifindex.to_ne_bytes());
     let instances = netlink

@@ -59,7 +59,7 @@ pub enum ScanError {
          at until the lock is let go, so new ones have no class by their process; everything else goes on"
     )]
     UdpLocked,
-    #[error("a scan over the sockets took longer than a second; connections are looked at again soon")]
+    #[error("a scan of the sockets took longer than a second and was aborted; it will be repeated soon")]
     Slow,
     #[error("the process that scans over the sockets has ended; another one is started")]
     Ended,

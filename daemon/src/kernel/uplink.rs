@@ -71,7 +71,7 @@ pub fn read(
 pub fn device(netlink: &mut Netlink, ifindex: u32) -> Result<NetDevice> {
     let message = netlink
         .get(libc::RTM_GETLINK, &ifinfomsg(ifindex))
-        .context("cannot look at the interface")?;
+        .context("cannot read the interface")?;
     let number = |kind| attribute(&message, IFINFOMSG_BYTES, kind).and_then(|value| u32_at(value, 0).ok());
     Ok(NetDevice {
         ifindex,
@@ -130,7 +130,7 @@ fn devices(netlink: &mut Netlink) -> Result<Vec<Vec<u8>>> {
 /// What kind of virtual device it is; None: hardware.
 pub fn kind(netlink: &mut Netlink, ifindex: u32) -> Result<Option<String>> {
     let message = netlink.get(libc::RTM_GETLINK, &ifinfomsg(ifindex));
-    Ok(kind_of(&message.context("cannot look at the interface")?))
+    Ok(kind_of(&message.context("cannot read the interface")?))
 }
 
 /// The kind of the virtual device that a message is about.

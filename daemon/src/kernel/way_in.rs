@@ -89,12 +89,13 @@ pub fn hindrance(netlink: &mut Netlink, ifindex: u32, name: &str, chains: &BTree
     };
     if chains.iter().any(is_of_it) {
         return Ok(Some(format!(
-            "a chain of nftables stands at the ingress of {name} (`nft list ruleset`), and would not see what is limited"
+            "an nftables chain at the ingress of {name} (`nft list ruleset`) would not see limited packets"
         )));
     }
     let filters = || {
         Some(format!(
-            "filters of tc stand at the ingress of {name} (`tc filter show dev {name} ingress`), and would not see what is limited"
+            "tc filters at the ingress of {name} (`tc filter show dev {name} ingress`) would not see \
+             limited packets"
         ))
     };
     let all = netlink

@@ -46,7 +46,7 @@ pub fn serve() -> Result<()> {
         signals::ignore(ignored as i32).context("cannot ignore signals")?;
     }
     std::env::set_current_dir("/").context("cannot leave the daemon's folder")?;
-    let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context("cannot receive_message the daemon");
+    let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context("cannot hear the daemon");
     Broker {
         daemon: own(std::io::stdin().as_fd())?,
         death: own(std::io::stdout().as_fd())?,

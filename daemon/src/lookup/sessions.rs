@@ -51,7 +51,7 @@ fn read<T>(path: &Path, parse: impl Fn(&str) -> Result<Option<T>, String>) -> Re
         return Ok(None);
     }
     let parsed = text(path, true).and_then(|text| parse(&text));
-    parsed.map_err(|reason| format!("{}: {reason}; it does not count", path.display()))
+    parsed.map_err(|reason| format!("{}: {reason}; ignored", path.display()))
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ pub fn run(args: &RunArgs, begun: &StartMoment) -> Result<()> {
     if let Err(error) = &ended
         && error.is::<RevertRequested>()
     {
-        tracing::info!("{error}; nothing of giveway's is left");
+        tracing::info!("{error}; no change of giveway is left");
         // To the service manager this is no failure, after which it would start giveway again.
         Notifier::of_environment().ended();
         return Ok(());
@@ -151,7 +151,8 @@ fn start(args: &RunArgs, begun: &StartMoment) -> Result<()> {
     starts.beat_before(LONG_WORK);
     begun.check(&place)?;
     let monitor = FlowMonitor::open(place.netns_inum()).context(
-        "cannot watch this kernel's sockets, so giveway cannot run here; `giveway doctor` says what is missing",
+        "cannot monitor sockets on this kernel, so giveway cannot run; `giveway doctor` lists what is \
+         missing",
     )?;
     warn_of_links(&choice, &config);
     begun.check(&place)?;
@@ -240,7 +241,7 @@ fn undo_earlier(place: &Place, dry_run: bool) -> Result<UndoReport> {
     }
     if !left_over.is_nothing() {
         let done = if dry_run { "would be" } else { "is" };
-        tracing::info!("an earlier daemon died; what it left behind {done} undone: {left_over}");
+        tracing::info!("changes left by an earlier daemon that died {done} undone: {left_over}");
     }
     Ok(left_over)
 }
@@ -249,7 +250,8 @@ fn undo_earlier(place: &Place, dry_run: bool) -> Result<UndoReport> {
 fn open_owners(place: &Place, life: Life, sessions: Option<String>, dry_run: bool) -> Result<OwnerReader> {
     let pins = (!dry_run).then(|| place.pins());
     let mut owners = OwnerReader::open(place.netns_inum(), pins).context(
-        "cannot watch this kernel's processes, so giveway cannot run here; `giveway doctor` says what is missing",
+        "cannot monitor processes on this kernel, so giveway cannot run; `giveway doctor` lists what \
+         is missing",
     )?;
     if let Some(folder) = sessions {
         owners.follow_sessions(folder);
@@ -292,7 +294,7 @@ fn not_to_be_had(config: &Config, qdisc: &Result<(), String>) -> Vec<String> {
     }
     if let Some(name) = missing_group(config) {
         lines.push(format!(
-            "[control] group = \"{name}\": there is no such group, so only root may look"
+            "[control] group = \"{name}\": no such group, so only root can read the status"
         ));
     }
     lines

@@ -80,7 +80,7 @@ impl GuardedDaemon {
         self.killed.push(std::mem::replace(&mut self.child, new));
         tracing::warn!(
             "the watchdog {}; started another",
-            if has_died { "has died" } else { "gave no sign of life" }
+            if has_died { "has died" } else { "no heartbeat" }
         );
         Ok(true)
     }

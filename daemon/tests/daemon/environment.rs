@@ -391,7 +391,7 @@ fn what_others_own_or_can_replace_configures_nothing() {
     refused(run, "may be written by others (mode 0646)");
     fs::set_permissions(&file.0, fs::Permissions::from_mode(0o644)).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
-    refused(run, "who can put another file there");
+    refused(run, "who could replace the file");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
     let key = Scratch::new("a.key", &format!("giveway-key-1:{}\n", "5a".repeat(32)));
     fs::set_permissions(&key.0, fs::Permissions::from_mode(0o600)).unwrap();

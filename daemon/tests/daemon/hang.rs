@@ -397,7 +397,7 @@ fn a_log_that_nobody_reads_keeps_nothing_waiting() {
     assert!(daemon.0.wait().unwrap().success());
     let text = reading.join().unwrap();
     assert!(
-        text.contains("managing gwv") && text.contains("nothing of giveway's is left"),
+        text.contains("managing gwv") && text.contains("no change of giveway is left"),
         "{text}"
     );
 }

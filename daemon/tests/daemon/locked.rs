@@ -131,7 +131,7 @@ fn a_daemon_is_not_paused_beside_a_locked_socket() {
     let tried = giveway(&["try", "--pairs", "20", "--interval", "100ms", "--settle", "100ms"]);
     let told = String::from_utf8_lossy(&tried.stderr);
     assert_eq!(tried.status.code(), Some(1), "{told}");
-    assert!(told.contains("cannot be revoked now"), "{told}");
+    assert!(told.contains("cannot be undone now"), "{told}");
     assert!(daemon.status()["paused"].is_null());
 }
 
@@ -177,7 +177,7 @@ fn a_start_and_a_revert_beside_a_locked_socket_say_what_is_left_and_hang_nowhere
     until("it says so", || says(&daemon, "change is not undone"));
     assert!(watchdog_of(daemon.0.id()).is_some());
     drop(held);
-    until("sockets are looked at", || {
+    until("sockets are monitored", || {
         !daemon.status()["flows"].as_array().unwrap().is_empty()
     });
     drop(daemon);

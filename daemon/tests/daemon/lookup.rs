@@ -100,7 +100,7 @@ fn a_users_rule_for_a_path_that_never_answers_keeps_nobody_waiting() {
         let (refused, _) = ended(&mut copy.command(&add));
         let line = String::from_utf8_lossy(&refused.stderr);
         assert!(
-            !refused.status.success() && line.contains("does not say what it is"),
+            !refused.status.success() && line.contains("a directory on the way, does not answer"),
             "{line}"
         );
     }
@@ -136,7 +136,7 @@ fn paths_of_roots_that_a_user_keeps_from_answering_keep_no_other_of_roots_waitin
     let _daemon = daemon_with(&config);
     until("the status names all three", || {
         let warnings = status_answers_in_time()["priority"]["warnings"].to_string();
-        warnings.matches("does not say what it is").count() == 3
+        warnings.matches("a directory on the way, does not answer").count() == 3
     });
     let more = shell("others");
     let add = ["priority", "add", "--exe", more.path(), "--priority", "11"];
@@ -162,7 +162,7 @@ fn revert_ends_while_a_users_path_does_not_answer() {
     until("the status names it", || {
         status_answers_in_time()["priority"]["warnings"]
             .to_string()
-            .contains("does not say what it is")
+            .contains("a directory on the way, does not answer")
     });
     let (reverted, _) = ended(Command::new(program()).arg("revert"));
     assert!(reverted.status.success(), "{reverted:?}");
@@ -242,7 +242,7 @@ fn who_adds_a_rule_is_told_before_they_give_up() {
     let (refused, _) = ended(Command::new(program()).args(add));
     let line = String::from_utf8_lossy(&refused.stderr);
     assert!(
-        !refused.status.success() && line.contains("does not say what it is"),
+        !refused.status.success() && line.contains("a directory on the way, does not answer"),
         "{line}"
     );
     assert!(

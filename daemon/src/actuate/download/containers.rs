@@ -44,7 +44,7 @@ impl ContainerDownloads {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::ContainerSkelBuilder::default();
         let mut open = explain("open the limits of containers", || builder.open(&mut storage))?;
-        explain("share what is said of containers", || {
+        explain("share the map of containers", || {
             open.maps.treated_sockets.reuse_fd(shared.treated_sockets.as_fd())?;
             open.maps.new_sockets.reuse_fd(shared.new_sockets.as_fd())?;
             open.maps.packet_rules.reuse_fd(shared.packet_rules.as_fd())?;

@@ -27,7 +27,7 @@ pub const DOWN: IfbDevice = IfbDevice {
 };
 pub const UP: IfbDevice = IfbDevice {
     name: "giveway-up",
-    alias: "giveway: holds what is sent to its limits",
+    alias: "giveway: shapes limited uploads",
 };
 const KIND: &str = "ifb";
 /// Bytes of a message before its attributes (struct ifinfomsg), and include/uapi/linux/if_link.h.
@@ -110,11 +110,11 @@ pub fn remove(netlink: &mut Netlink, device: IfbDevice) -> Result<()> {
 /// The bridge that this device is a port of.
 pub fn bridge_of(netlink: &mut Netlink, ifindex: u32) -> Result<Option<u32>> {
     let look = |netlink: &mut Netlink, ifindex| netlink.get(RTM_GETLINK, &ifinfomsg(ifindex));
-    let message = look(netlink, ifindex).context("cannot look at the interface")?;
+    let message = look(netlink, ifindex).context("cannot read the interface")?;
     let master = attribute(&message, IFINFOMSG_BYTES, IFLA_MASTER);
     let Some(master) = master.and_then(|value| u32_at(value, 0).ok()) else {
         return Ok(None);
     };
-    let message = look(netlink, master).context("cannot look at the interface")?;
+    let message = look(netlink, master).context("cannot read the interface")?;
     Ok((kind_of(&message).as_deref() == Some("bridge")).then_some(master))
 }

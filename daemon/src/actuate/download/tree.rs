@@ -182,7 +182,7 @@ impl Tree {
                 whole(link_before.most, packet) > whole(link.most, largest_packet)
             });
             self.put_order(netlink, *number, link.most, largest_packet, shrinks)
-                .context("cannot put what arrives in order")?;
+                .context("cannot shape downloads")?;
         }
         Ok(())
     }
@@ -437,7 +437,7 @@ fn put_fair(netlink: &mut Netlink, ifindex: u32, minor: u32, rate: u64) -> Resul
         .nested(OPTIONS, options);
     netlink
         .change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, &message)
-        .context("cannot put fq_codel below a limit")
+        .context("cannot attach fq_codel to a limit")
 }
 
 /// From now on nothing waits there.

@@ -111,7 +111,7 @@ impl SavedTasks {
 impl Programs {
     /// What is to be done, of all tasks of the machine.
     pub fn scan(&self) -> Result<Vec<Task>> {
-        run_over_all(&self.settle).context("cannot look for nice tasks")
+        run_over_all(&self.settle).context("cannot list reniced tasks")
     }
 }
 

@@ -107,7 +107,7 @@ impl BpfQdisc {
         let message = tcmsg(ifindex, HANDLE, ROOT).text(qdisc::KIND, &self.kind);
         netlink
             .change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, &message)
-            .context("cannot put the BPF qdisc up")
+            .context("cannot install the BPF qdisc")
     }
 
     /// Keeps it registered beyond this process's end, in place of what is pinned there.

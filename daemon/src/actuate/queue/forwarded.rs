@@ -76,7 +76,7 @@ impl QueueActuator {
         }
         let outcome = match self.containers() {
             Some(containers) => containers.follow(devices),
-            None => Err(anyhow!("containers' packets are not told apart yet")),
+            None => Err(anyhow!("packets of containers are not classified yet")),
         };
         self.configure()?;
         outcome
@@ -118,7 +118,7 @@ impl ForwardedContainers {
             devices: BTreeMap::new(),
             attached: BTreeMap::new(),
             cgroups: MapHandle::try_from(&skeleton.maps.forwarded).context("cannot keep the map of cgroups")?,
-            treatments: MapHandle::try_from(treatments).context("cannot share what is said of cgroups")?,
+            treatments: MapHandle::try_from(treatments).context("cannot share the map of cgroups")?,
             treated: BTreeMap::new(),
             last: FIRST,
             receive_by: BTreeMap::new(),
@@ -138,7 +138,7 @@ impl ForwardedContainers {
         let mut outcome = Ok(());
         for ifindex in devices.keys() {
             if self.attached.len() == MOST_DEVICES {
-                tracing::debug!("more than {MOST_DEVICES} veth devices: the rest is not looked at");
+                tracing::debug!("more than {MOST_DEVICES} veth devices: the rest is ignored");
                 break;
             }
             if self.attached.contains_key(ifindex) {
@@ -224,7 +224,7 @@ impl ForwardedContainers {
         let mut all = (self.last + 1..end).chain(FIRST..=self.last);
         let known = self.treated.get(&cgroup).map(|(number, _)| *number);
         let free = known.or_else(|| all.find(|number| !in_use.contains(number)));
-        let number = free.context("no more containers can be told apart")?;
+        let number = free.context("too many containers: packets of the others are not classified")?;
         self.last = known.map_or(number, |_| self.last);
         let treatment = types::gw_forwarded_treatment {
             treatment: number_of(forwarded.treatment),

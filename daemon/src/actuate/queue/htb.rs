@@ -99,7 +99,7 @@ struct Class {
 
 /// Puts the tree up at the root, or changes the one that is there.
 pub fn install(netlink: &mut Netlink, plan: &Plan) -> Result<()> {
-    put_root(netlink, plan.ifindex).context("cannot put htb up")?;
+    put_root(netlink, plan.ifindex).context("cannot install htb")?;
     tune(netlink, plan)
 }
 

@@ -105,12 +105,7 @@ impl QueueActuator {
 
 impl Entry for OriginalQueue {
     fn restore(&self, dry_run: bool) -> Result<Vec<String>> {
-        let context = || {
-            format!(
-                "the queue of {} is not what it was; try `giveway revert` again",
-                self.name
-            )
-        };
+        let context = || format!("the queue of {} is not restored; try `giveway revert` again", self.name);
         restore(&mut Netlink::open()?, self, dry_run).with_context(context)
     }
 }
@@ -136,7 +131,8 @@ pub fn take_down_unjournalled() -> Result<Vec<String>> {
         let mut line = format!("qdisc of {name}, which no journal had, back to the kernel's default");
         if uplink::device(&mut netlink, ifindex)?.gso_max_segments == SINGLE_SEGMENTS {
             line += &format!(
-                "; its gso_max_segs is 1, and what it was is not known: `ip link set {name} gso_max_segs 65535` is usual"
+                "; its gso_max_segs is 1 and the former value is unknown: `ip link set {name} gso_max_segs \
+                 65535` is usual"
             );
         }
         lines.push(line);

@@ -202,7 +202,7 @@ impl Setting {
         match if_indextoname(ifindex) {
             Ok(name) => Ok(Some(device_file(&name.to_string_lossy(), file))),
             Err(Errno::ENXIO) => Ok(None),
-            Err(errno) => Err(errno).with_context(|| format!("cannot look for the device of {}", self.path.display())),
+            Err(errno) => Err(errno).with_context(|| format!("cannot find the device of {}", self.path.display())),
         }
     }
 

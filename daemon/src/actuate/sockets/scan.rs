@@ -76,7 +76,7 @@ impl SocketScan {
     fn unstage<W>(&self, wanted: &[(Cookie, W)]) -> Result<()> {
         let delete = |(cookie, _): &(Cookie, W)| match self.wanted.delete(&cookie.0.to_ne_bytes()) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            deleted => deleted.context("cannot take back the name of a socket"),
+            deleted => deleted.context("cannot remove the name of a socket"),
         };
         wanted.iter().map(delete).fold(Ok(()), Result::and)
     }

@@ -33,7 +33,7 @@ pub struct ProcessIdentity {
 impl ProcessIdentity {
     /// None where there is none of this number.
     pub fn of(pid: u32) -> Result<Option<Self>> {
-        let mark = ThreadMark::of(pid, pid).context("a process cannot be looked at")?;
+        let mark = ThreadMark::of(pid, pid).context("cannot read a process")?;
         let namespace = namespace::pid()?;
         Ok(mark.map(|mark| Self { pid, mark, namespace }))
     }

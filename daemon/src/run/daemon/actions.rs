@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use giveway_engine::background::nice::{self, Reniced};
-use giveway_engine::change::Change;
+use giveway_engine::change::{Change, Setting};
 use giveway_engine::class;
 use giveway_engine::downlink::{self, DetourPlan, LeftOut, Way};
 use giveway_engine::enforcement::is_shortfall;
@@ -40,6 +40,10 @@ pub(super) struct LogQuota {
 
 impl LogQuota {
     fn log(&mut self, change: &Change) {
+        if is_routine(change) {
+            tracing::debug!("{change}");
+            return;
+        }
         let second = now().as_secs();
         if second != self.second {
             (self.second, self.said) = (second, 0);
@@ -59,6 +63,20 @@ impl LogQuota {
             tracing::info!("{line}");
         }
     }
+}
+
+/// A change that follows from a class or a share, of which there are some for each connection and background process.
+fn is_routine(change: &Change) -> bool {
+    let is_of_one = matches!(
+        change.setting,
+        Setting::Cap
+            | Setting::PacingRate
+            | Setting::ReceiveWindow
+            | Setting::CongestionControl
+            | Setting::Class
+            | Setting::Niceness
+    );
+    is_of_one && change.made && !is_shortfall(change) && !change.reason.starts_with("conflict")
 }
 
 impl Running {

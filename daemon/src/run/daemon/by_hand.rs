@@ -570,7 +570,7 @@ impl Running {
         if ended.is_empty() {
             return Ok(());
         }
-        self.end_by_hand(&ended, "what it was set for has ended")
+        self.end_by_hand(&ended, "its target has ended")
     }
 
     fn keep_by_hand(&mut self) -> Result<()> {

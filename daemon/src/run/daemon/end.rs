@@ -35,10 +35,7 @@ impl Running {
             return Ok(());
         };
         daemon.receiver.close();
-        let lifted = daemon
-            .sockets
-            .revert()
-            .context("what is set on sockets is left to the watchdog");
+        let lifted = daemon.sockets.revert().context("the watchdog restores the sockets");
         self.heartbeat.beat_before(LONG_WORK);
         for taken_down in [daemon.download.take_down(), daemon.upload.take_down()] {
             if let Err(error) = taken_down {
@@ -63,7 +60,8 @@ impl Running {
             Err(error) => tracing::warn!("{error:#}"),
         }
         tracing::info!(
-            "ended; {lifted} sockets put back, {set_back} processes back at their former priority, nothing of giveway's is left"
+            "stopped: {lifted} sockets and the priorities of {set_back} processes restored, no change of \
+             giveway is left"
         );
         Ok(())
     }

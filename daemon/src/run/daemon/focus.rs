@@ -49,9 +49,7 @@ impl FocusClaims {
         let users = self.said.keys().filter(|uid| **uid != 0).count();
         let uid = asker.uid;
         if uid != 0 && users >= USERS && !self.said.contains_key(&uid) {
-            return Err(format!(
-                "{USERS} users have said what is active already, which is the most"
-            ));
+            return Err(format!("{USERS} users have set a focus already, which is the maximum"));
         }
         let found = owners.tasks().cgroup(id).ok_or("there is no such cgroup (any more)")?;
         let path = shown(&found.path);

@@ -67,7 +67,7 @@ pub(super) async fn is_over(pause: Option<&mut Pause>) {
 
 fn cannot_revoke() -> Option<String> {
     let reason = scanner::hindrances().into_iter().next()?;
-    Some(format!("what is set on connections cannot be revoked now: {reason}"))
+    Some(format!("settings of connections cannot be undone now: {reason}"))
 }
 
 impl Running {
@@ -101,7 +101,7 @@ impl Running {
         let until = time.map(|time| now() + time);
         let pause = Pause { by, until, held };
         let reason = pause.who();
-        tracing::info!("{}; everything is revoked", pause.shown());
+        tracing::info!("{}: all changes are undone", pause.shown());
         self.heartbeat.beat_before(LONG_WORK);
         let (done, set_back) = oneshot::channel();
         if let Some(realtime) = &self.daemon.realtime {
@@ -124,7 +124,7 @@ impl Running {
 
     pub(super) fn resume(&mut self) -> Result<()> {
         let Some(pause) = self.pause.take() else { return Ok(()) };
-        tracing::info!("no longer {}: everything is active again", pause.who());
+        tracing::info!("no longer {}: all changes are active again", pause.who());
         self.heartbeat.beat_before(LONG_WORK);
         self.step(Input::Pause(None))?;
         self.settle_nice()?;

@@ -18,7 +18,7 @@ use crate::control::ReloadSummary;
 use crate::rules::RuleFiles;
 use crate::watchdog::guarded::GuardedDaemon;
 
-const LATE: &str = "a folder of rules or units, or who knows a user's number, does not answer: no rule for classes is active \
+const LATE: &str = "a folder of rules or units, or the user database, does not answer: no class rule is active \
                     until it does";
 const KEPT: &str = "the rules read before stay active";
 
@@ -157,7 +157,7 @@ impl Running {
         };
         rules.problems = shown(&problems, KEPT);
         let outcome = if problems.is_empty() {
-            tracing::info!("rules for classes were read: {}", new.len());
+            tracing::info!("class rules read: {}", new.len());
             if !unread.is_empty() {
                 tracing::warn!(
                     "changed since the start, and read only at the next one: {}",

@@ -200,7 +200,7 @@ impl Running {
                 receiver.refresh(self.daemon.owners.tasks(), priority);
             }
             // It stays what it was.
-            Err(error) => tracing::debug!("cannot look for the managed interface: {error}"),
+            Err(error) => tracing::debug!("cannot find the managed interface: {error}"),
         }
         self.heartbeat.beat_before(LONG_WORK);
         self.poll_uplinks()?;
@@ -327,7 +327,9 @@ impl Running {
     fn manage(&mut self, found: Option<Interface>) -> Result<()> {
         match &found {
             Some(i) => tracing::info!("managing {} (index {})", i.name, i.index),
-            None => tracing::warn!("no interface to manage now; watching goes on, nothing is capped"),
+            None => tracing::warn!(
+                "no link to manage: monitoring only, until one has a default route or a configured one is up"
+            ),
         }
         if let Some(peers) = &mut self.peers
             && !found.as_ref().is_some_and(|found| peers.serves(found))

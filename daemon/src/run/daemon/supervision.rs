@@ -16,7 +16,7 @@ impl Running {
         let new = hindrances.iter().filter(|one| !self.hindrances.contains(one));
         new.for_each(|one| tracing::warn!("{one}"));
         if hindrances.is_empty() {
-            tracing::info!("sockets are looked at again");
+            tracing::info!("sockets are monitored again");
         }
         self.hindrances = hindrances;
     }

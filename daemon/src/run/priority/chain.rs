@@ -256,7 +256,7 @@ impl Worker {
             self.forget_unknown();
             self.shorten_journal();
         }
-        let held = self.held.get_mut(&tid).context("it is not held")?;
+        let held = self.held.get_mut(&tid).context("not granted")?;
         let journal = &mut self.journal;
         thread::raise(held.process.pid, tid, priority, |raised| {
             if held.raised.as_ref() != Some(&raised) {

@@ -50,7 +50,7 @@ impl Display for TreatedSocket {
             .cap
             .map(|(ours, before)| format!("cwnd clamp {ours} back to {}", shown(before)));
         let others = SETTINGS.iter().filter(|(bit, _)| self.settings & bit != 0);
-        let others = others.map(|(_, name)| format!("{name} put back"));
+        let others = others.map(|(_, name)| format!("{name} restored"));
         let all: Vec<String> = cap.into_iter().chain(others).collect();
         write!(f, "socket {}: {}", self.cookie.0, all.join(", "))
     }

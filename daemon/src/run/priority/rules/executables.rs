@@ -121,8 +121,7 @@ impl RulesLoop {
                 // What it gave, if anything, goes with it.
                 let _ = self.remove(&name, key.0);
                 Err(format!(
-                    "{} does not say what it is (its file system, or a directory on the way, does not answer), so the rule \
-                     was not added",
+                    "cannot read {} (its file system, or a directory on the way, does not answer): rule not added",
                     key.1
                 ))
             };
@@ -135,10 +134,12 @@ impl RulesLoop {
     pub(super) fn unusable_executables(&self) -> impl Iterator<Item = String> {
         self.files.iter().filter_map(|((_, path), looked)| match looked {
             PathTarget::Silent => Some(format!(
-                "{path} does not say what it is (its file system, or a directory on the way, does not answer): its rule \
+                "cannot read {path} (its file system, or a directory on the way, does not answer): its rule \
                  waits"
             )),
-            PathTarget::File(Target { is_roots: false, .. }) if self.rules.iter().any(|rule| is_for_all(rule, path)) => {
+            PathTarget::File(Target { is_roots: false, .. })
+                if self.rules.iter().any(|rule| is_for_all(rule, path)) =>
+            {
                 Some(format!(
                     "others than root may write to {path}, or decide where it leads: a rule for it must name the user"
                 ))

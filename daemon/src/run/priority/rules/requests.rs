@@ -149,7 +149,7 @@ impl RulesLoop {
         status.warnings.extend(self.unusable_executables());
         if self.lost_events > 0 {
             status.warnings.push(format!(
-                "{} events of processes were lost because they came too fast; all processes were looked at anew",
+                "{} process events were lost because they came too fast; all processes have been scanned again",
                 self.lost_events
             ));
         }
