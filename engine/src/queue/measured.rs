@@ -278,7 +278,7 @@ pub struct Measured {
     suspends_for: Duration,
     held: VecDeque<LinkSample>,
     /// How long the shaped rate has limited the senders since the last sample.
-    untold_s: f64,
+    unsampled_s: f64,
     /// The latest poll that was evaluated.
     judged: Duration,
     view: MeasuredView,
@@ -333,7 +333,7 @@ impl Default for Measured {
             suspended_until: None,
             suspends_for: SUSPENDS_FOR,
             held: VecDeque::new(),
-            untold_s: 0.0,
+            unsampled_s: 0.0,
             judged: Duration::ZERO,
             view: MeasuredView::default(),
         }
@@ -389,7 +389,7 @@ impl Measured {
             self.falls *= (-passed_s / VARIES_FOR_S).exp();
             self.judge(now, &shown, before, passed)
         });
-        self.doubt(is_told, passed_s, (passed.sent_bytes - before.sent_bytes) as f64);
+        self.expire_estimate(is_told, passed_s, (passed.sent_bytes - before.sent_bytes) as f64);
         self.publish(now);
     }
 
@@ -521,15 +521,15 @@ impl Measured {
 
     /// A rate without samples does not limit longer than it would count for deadlines: traffic without samples (UDP,
     /// acknowledgements of downloads) could not raise it, however low the last sample has left it.
-    fn doubt(&mut self, is_told: bool, passed_s: f64, sent: f64) {
+    fn expire_estimate(&mut self, is_told: bool, passed_s: f64, sent: f64) {
         let is_limit = self.paced.is_some_and(|paced| sent >= 0.95 * paced * passed_s);
         if is_told {
-            self.untold_s = 0.0;
+            self.unsampled_s = 0.0;
         } else if is_limit {
-            self.untold_s += passed_s;
+            self.unsampled_s += passed_s;
         }
-        if self.untold_s >= HELD_OVER.as_secs_f64() {
-            (self.rate, self.paced, self.untold_s) = (None, None, 0.0);
+        if self.unsampled_s >= HELD_OVER.as_secs_f64() {
+            (self.rate, self.paced, self.unsampled_s) = (None, None, 0.0);
             (self.queued_since, self.yields, self.view.below_us) = (None, None, 0);
             self.held.clear();
         }
