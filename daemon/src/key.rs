@@ -191,7 +191,7 @@ fn replace<'a>(file: &'a Path, contents: &[u8]) -> Result<Option<&'a Path>> {
 mod tests {
     use super::*;
 
-    /// `engine/tests/wire.rs` and `docs/protocol.md` have the same steps: without the second the group splits.
+    /// `engine/tests/wire.rs` and `docs/reference/protocol.md` have the same steps: without the second the group splits.
     #[test]
     fn a_change_of_key_swaps_the_lines_before_it_deletes_one() {
         let told = second_key(Path::new("/etc/giveway/group.key"));

@@ -66,9 +66,16 @@ fn command_line() -> String {
 
 fn add_command(text: &mut String, command: &Command) {
     let name = format!("giveway {}", command.get_name());
-    *text += &format!("## {name}\n\n");
+    *text += &format!("## {name}\n");
     let about = command.get_long_about().or_else(|| command.get_about()).unwrap();
     *text += &paragraph(&one_paragraph(&about.to_string()));
+    let after = command.get_after_help().unwrap().to_string();
+    let (examples, codes) = after.split_once("\nExit codes: ").unwrap();
+    let usage_line = (!command.has_subcommands()).then(|| usage(command, "giveway"));
+    for line in usage_line.iter().map(String::as_str).chain(examples.lines().skip(1)) {
+        *text += &format!("    {}\n", line.trim());
+    }
+    *text += "\n";
     if command.has_subcommands() {
         *text += "| Command | Meaning | Options |\n|---|---|---|\n";
         for sub in command.get_subcommands() {
@@ -79,27 +86,14 @@ fn add_command(text: &mut String, command: &Command) {
             let row = [usage(sub, &name), one_paragraph(&about.to_string()), options.join(". ")];
             *text += &format!("| `{}` | {} | {} |\n", cell(&row[0]), cell(&row[1]), cell(&row[2]));
         }
-        *text += "\n";
+        *text += &format!("| Exit codes | {} | |\n\n", cell(codes));
     } else {
-        *text += &format!("    {}\n\n", usage(command, "giveway"));
-        let mut options = options(command).peekable();
-        if options.peek().is_some() {
-            *text += "| Option | Meaning |\n|---|---|\n";
-        }
-        let mut is_any = false;
-        for arg in options {
+        *text += "| Option | Meaning |\n|---|---|\n";
+        for arg in options(command) {
             *text += &format!("| {} | {} |\n", cell(&shown(arg)), cell(&meaning(arg)));
-            is_any = true;
         }
-        *text += if is_any { "\n" } else { "" };
+        *text += &format!("| Exit codes | {} |\n\n", cell(codes));
     }
-    let after = command.get_after_help().unwrap().to_string();
-    let (examples, codes) = after.split_once("\nExit codes: ").unwrap();
-    *text += &paragraph(&format!("Exit codes: {codes}"));
-    for example in examples.lines().skip(1) {
-        *text += &format!("    {}\n", example.trim());
-    }
-    *text = text.trim_end().to_owned() + "\n\n";
 }
 
 /// The first line ends without a full stop.
@@ -186,7 +180,7 @@ fn configuration() -> String {
         let about = std::mem::take(&mut said).join(" ");
         let line = line.trim_start_matches('#');
         if line.starts_with('[') {
-            text += &format!("\n## {line}\n\n{}", paragraph(&about));
+            text += &format!("\n## {line}\n{}", paragraph(&about));
             text += "| Key | Meaning |\n|---|---|\n";
         } else if !line.is_empty() {
             text += &format!("| `{}` | {} |\n", cell(line), cell(&about));

@@ -4,7 +4,7 @@
 //! In: datagrams from anyone, what this device sends, the time. Out: datagrams to send, the authenticated peers with
 //! their latest reports, and a count of every refusal. Layers, from the bytes up: [`codec`] (a report as bytes),
 //! [`seal`] (encryption and authenticity), [`session`] (authenticated peers), [`pace`] (when to report). Never: a
-//! socket, a clock, a panic on what a peer sends. `docs/protocol.md` is the specification.
+//! socket, a clock, a panic on what a peer sends. `docs/reference/protocol.md` is the specification.
 
 pub mod codec;
 pub mod pace;

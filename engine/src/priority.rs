@@ -59,7 +59,7 @@ pub use status::{
 pub const OWN_PRIORITY: u32 = CEILING + 1;
 /// Giveway's thread that raises request handlers. It runs for microseconds, and must not wait for the other one to read
 /// a process, even on a machine with one CPU. It equals the kernel's interrupt threads, so that neither preempts the
-/// other (`docs/realtime.md`).
+/// other (`docs/explanation/real-time-safety.md`).
 pub const CHAIN_PRIORITY: u32 = OWN_PRIORITY + 1;
 /// After a rule's process starved a CPU, nothing is granted for this long.
 const HOLD: Duration = Duration::from_secs(10);

@@ -826,7 +826,7 @@ impl Queue {
     }
 
     /// Whether deadlines are guaranteed, the percentage of the rate that is, and the queueing delay at the bottleneck.
-    /// With an estimated rate the percentage is of its lower bound (docs/link-rate.md).
+    /// With an estimated rate the percentage is of its lower bound (docs/explanation/link-rate.md).
     fn promise(&self, rate_bytes_per_s: Option<u64>) -> (bool, u32, u32) {
         let percent = self.queue.realtime_percent;
         if self.rate.mbit != Some(RateMbit::Estimated) {
@@ -846,7 +846,7 @@ impl Queue {
         (true, of_paced.clamp(1, percent), 1_000 * below_ms)
     }
 
-    /// docs/queue.md, *The minimum rate*.
+    /// docs/explanation/queue-and-admission.md, *The minimum rate*.
     fn background_min_bytes_per_s(&self, rate_bytes_per_s: Option<u64>) -> u64 {
         let of_rate = |rate: u64| (rate / BACKGROUND_MIN_SHARE).min(MOST_BACKGROUND_MIN_BYTES_PER_S);
         match self.queue.background_min_kbit {
@@ -855,7 +855,7 @@ impl Queue {
         }
     }
 
-    /// docs/queue.md, *Short segments*.
+    /// docs/explanation/queue-and-admission.md, *Short segments*.
     fn short_mss(&self, uplink: &Uplink, rate_bytes_per_s: Option<u64>) -> Option<u32> {
         let rate = rate_bytes_per_s.filter(|_| self.queue.short_segments)? as f64;
         let headers = f64::from(uplink.header_bytes + IP_HEADERS_BYTES);

@@ -161,7 +161,7 @@ pub fn from_config(config: &Config) -> Box<dyn SharePolicy> {
     }
 }
 
-/// The estimated share and its state (docs/shares.md).
+/// The estimated share and its state (docs/explanation/shared-capacity.md).
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct EstimateView {
     pub phase: SharePhase,

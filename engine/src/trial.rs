@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The statistics of `giveway try`: does something differ between intervals with giveway and without it? Input: pairs
 //! of measured values, one of each kind. Output: the size of the difference, its significance, and how many pairs a
-//! test takes. No clock and no measurement; randomness comes from a seed (`docs/try.md` has the method and its
+//! test takes. No clock and no measurement; randomness comes from a seed (`docs/contributing/statistics.md` has the method and its
 //! sources).
 //!
 //! The logarithm of the ratio in each pair is compared. Which interval of a pair came first was drawn, so that if

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The figures of a scenario as SVG files.
-//! Input: what to plot (data) and what was measured. Output: files in a folder. Skips a figure of which
-//! nothing was measured; never invents a point.
+//! The figures of a scenario as SVG files. Input: what to plot (data) and the measurements. Output: files in a folder.
+//! Skips a figure without measurements; never invents a point.
 
 mod chart;
 

@@ -175,7 +175,7 @@ mod senders {
         }
 
         #[test]
-        fn each_example_is_told_of_every_refusal_and_all_else_arrives() {
+        fn examples_count_every_refusal_and_the_rest_arrives() {
             if !nix::unistd::geteuid().is_root() {
                 assert!(std::env::var_os("CI").is_none(), "CI has to run the examples as root");
                 eprintln!("skipped: network namespaces need root");

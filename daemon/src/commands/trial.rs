@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway try`: intervals with giveway and without it, in pairs whose order is drawn, on the user's own link; and what differs
-//! (`docs/try.md`). Without it means that the daemon is paused, for as long as a connection of this process lives: so
+//! (`docs/contributing/statistics.md`). Without it means that the daemon is paused, for as long as a connection of this process lives: so
 //! everything is as before at once, however this process ends.
 //!
 //!   load       transfers to and from the peer          probes    what others wait for meanwhile

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Implicit classification: signs, without any rule, that nobody waits for a flow. It only demotes: an application that
-//! sets one of these gives up something of its own. The first that applies counts; `docs/classes.md` has the same
+//! sets one of these gives up something of its own. The first that applies counts; `docs/reference/rules.md` has the same
 //! table.
 //!
 //! Giveway's own settings, nice 19 and the idle I/O class of background processes, are excluded: the kernel part

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The marks of each class's packets on one link. Input: the configuration, and the link's type. Output: a DSCP for
-//! each class, and a user priority for a radio that does not know it. `docs/classes.md` has the table and its reasons.
+//! each class, and a user priority for a radio that does not know it. `docs/reference/classes-and-marks.md` has the table and its reasons.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -242,11 +242,11 @@ section! {
         /// The link's real rate, Mbit/s, all headers included. Without it a wired physical device's link speed counts;
         /// elsewhere (Wi-Fi, LTE, virtual devices) the rate is unknown, so nothing is shaped and no deadline is
         /// guaranteed. "auto": estimated from what TCP connections deliver, and shaped to; deadlines are guaranteed by
-        /// its lower bound over 90% of the last 20 s, once TCP has measured it for 10 (docs/link-rate.md). Not with
+        /// its lower bound over 90% of the last 20 s, once TCP has measured it for 10 (docs/explanation/link-rate.md). Not with
         /// several `interfaces`: each has its own, in [[uplink]].
         rate_mbit: Option<RateMbit> = None, example 20.0, in 0.01..=400_000;
         /// The link's real rate towards this machine, Mbit/s. With it, downloads of bulk and background yield to all
-        /// others (docs/downloads.md). Not with several `interfaces`, either.
+        /// others (docs/explanation/downloads.md). Not with several `interfaces`, either.
         download_rate_mbit: Option<f64> = None, example 50.0, in 0.01..=10_000;
         /// Bytes of each packet on the link beyond its own. Without it 24 on wired Ethernet (preamble, FCS, gap), 0
         /// elsewhere.
@@ -254,7 +254,7 @@ section! {
         /// The most bytes handed to the driver ahead of the link. Without it one packet of the MTU.
         driver_bytes: Option<u32> = None, example 1514, in 0..=1_048_576;
         /// Traffic to the interface's own subnets. "limited": it shares the rate with all other traffic. "unlimited":
-        /// it bypasses the rate, as the modem's rate is not the LAN's (htb only; docs/queue.md).
+        /// it bypasses the rate, as the modem's rate is not the LAN's (htb only; docs/how-to/set-a-link-rate.md).
         local: LocalTraffic = LocalTraffic::Limited;
     }
 }
@@ -323,7 +323,7 @@ section! {
         /// at most 100; 10 if no rate is known. 0: none.
         background_min_kbit: Option<u32> = None, example 10, in 0..=1_000_000;
         /// Packets that an application has marked as a call or as live video (DSCP EF, VA, CS5, AF4x, CS4) precede the
-        /// backlog, up to a quarter of the rate for each user (docs/classes.md). Off: such marks are ignored.
+        /// backlog, up to a quarter of the rate for each user (docs/reference/classes-and-marks.md). Off: such marks are ignored.
         call_marks: bool = true;
         /// On a link of a few Mbit/s, background connects with short segments, so that one on the wire is soon over.
         short_segments: bool = true;
@@ -338,7 +338,7 @@ section! {
     Group {
         /// The group's key (`giveway key new FILE`). The file must be readable by its owner only.
         key_file: Option<String> = None, example "/etc/giveway/group.key";
-        /// UDP port of the reports. Below 1024 only root can bind it (docs/protocol.md).
+        /// UDP port of the reports. Below 1024 only root can bind it (docs/reference/protocol.md).
         port: u16 = 339, in 1..=65_535;
         /// Milliseconds between two reports; longer if many devices share the medium.
         report_interval_ms: u32 = 500, in 100..=10_000;
@@ -380,7 +380,7 @@ section! {
 section! {
     /// The receiving side of the managed interface, the first of several. All settings here are restored at the end.
     ReceiveSection {
-        /// Process received packets in kernel threads (napi/...) instead of the softirq. Off: see docs/chain.md.
+        /// Process received packets in kernel threads (napi/...) instead of the softirq. Off: see docs/explanation/request-chains.md.
         threaded_napi: bool = false;
         /// SCHED_FIFO priority of these threads; 0 leaves them at SCHED_OTHER. Below that of [[chain]]s, so that no
         /// flood delays a response. After more than 80% of a CPU they lose it for a second.
@@ -396,7 +396,7 @@ section! {
 const DEADLINE: Matching = Matching {
     accepts: &[("protocol", Presence::Else("udp")), ("port", Presence::Must)],
     reason: "a deadline is looked up by the packet's protocol and remote port only",
-    instead_of_process: "the program can give its packets a deadline itself (SO_TXTIME, see docs/queue.md)",
+    instead_of_process: "the program can give its packets a deadline itself (SO_TXTIME, see docs/how-to/send-deadlines.md)",
     instead_of_ends: "leave it out, so that the rule holds for every packet to `port`",
 };
 
@@ -518,7 +518,7 @@ section! {
     /// the deadline, and the response is sent with the remaining time. One for each port; a service of another `user`
     /// at that port is ignored.
     Chain matching Conditions as CHAIN {
-        /// From the request's arrival to the last bit of its response, ms; less if the request says so (docs/queue.md).
+        /// From the request's arrival to the last bit of its response, ms; less if the request says so (docs/how-to/send-deadlines.md).
         budget_ms: f64 = 0.0, example 5.0, in 0.001..=10_000;
         /// SCHED_FIFO priority, at most max_priority.
         priority: u32 = 40, in 1..=CEILING;
@@ -536,7 +536,7 @@ impl Chain {
 }
 
 section! {
-    /// The classes of traffic (docs/classes.md).
+    /// The classes of traffic (docs/reference/classes-and-marks.md).
     ClassesSection {
         /// The classes that users other than root may choose for their own programs (`giveway exec --class`).
         users_may_choose: Vec<Class> = vec![Class::Bulk, Class::Background];
@@ -544,9 +544,9 @@ section! {
         /// session and its user's app.slice counts as background. Off: the focus is set by `giveway focus` only.
         follow_sessions: bool = true;
         /// Background connections get a scavenger congestion control, which yields to all others anywhere on the path
-        /// (docs/background.md), while they are background. Off: they keep theirs.
+        /// (docs/explanation/background.md), while they are background. Off: they keep theirs.
         congestion_control: bool = true;
-        /// Downloads of background connections yield too, by a smaller receive window (docs/background.md). Off: their
+        /// Downloads of background connections yield too, by a smaller receive window (docs/explanation/background.md). Off: their
         /// windows are unchanged.
         receive_window: bool = true;
         /// Processes that are background by a rule on the process or by choice, whatever they send, are reniced to 19
@@ -557,7 +557,7 @@ section! {
 
 section! {
     /// The DSCP of each class's packets, TCP and UDP alike; "keep" leaves the application's. On Wi-Fi it also chooses
-    /// the access category (docs/classes.md has the table).
+    /// the access category (docs/reference/classes-and-marks.md has the table).
     MarksSection {
         /// Packets with a deadline too. "EF" uses AC_VO: airtime that other stations lose.
         realtime: Mark = Mark::Keep;
@@ -594,7 +594,7 @@ const RULE: Matching = Matching {
 
 section! {
     /// The class of a flow. All given conditions must hold, one at least; the first match counts. Rules are also read
-    /// from rules.d (docs/classes.md).
+    /// from rules.d (docs/reference/rules.md).
     ClassRule matching Conditions as RULE {
         /// "realtime", "stream", "standard", "bulk" or "background". Must be given.
         class: Option<Class> = None, example "background";

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::Passing;
 use crate::rate::mbit;
 
-/// Of the link's rate (docs/downloads.md compares other values).
+/// Of the link's rate (docs/explanation/downloads.md compares other values).
 pub const PART: f64 = 0.8;
 /// The part that they always have, whatever else arrives: connections stay alive.
 const BACKGROUND_MIN: f64 = 0.05;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A report as bytes: the content of the seal. `docs/protocol.md` has the tables.
+//! A report as bytes: the content of the seal. `docs/reference/protocol.md` has the tables.
 //!
 //! In: a [`Report`], or bytes that were authenticated but may still be anything. Out: bytes, or a report with every
 //! field checked. Every report has exactly one encoding, so whatever decodes also encodes to the same bytes. Never

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The accounts of CPU time within a sliding window, and what follows when one is overdrawn. The formulas are in
-//! `docs/realtime.md`.
+//! `docs/explanation/real-time-safety.md`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -17,7 +17,7 @@ use crate::model::Protocol;
 
 /// The poll interval of raised threads.
 pub const JUDGED_EVERY: Duration = Duration::from_millis(20);
-/// Giveway's own time for raising or lowering a thread (docs/chain.md). It precedes everything, so it counts for the
+/// Giveway's own time for raising or lowering a thread (docs/explanation/request-chains.md). It precedes everything, so it counts for the
 /// chain: alternating requests and other work must not keep it busy forever.
 const COST: Duration = Duration::from_micros(60);
 /// The granularity of CPU time.

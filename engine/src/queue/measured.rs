@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Estimates a link's rate from its traffic (docs/link-rate.md has the reasoning). Input: each poll, what TCP sockets
+//! Estimates a link's rate from its traffic (docs/explanation/link-rate.md has the reasoning). Input: each poll, what TCP sockets
 //! have delivered and have in flight, and what the queue has sent and holds. Output: the rate to shape at, the queue's
 //! patience, and the confidence in them. Sends no probes, and keeps its estimate while nobody delivers.
 

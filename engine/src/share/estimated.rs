@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Shares of an estimated capacity. Every connection of the group may have the same share, by its weight, and the share
-//! grows until this device's packets begin to queue. Limits cwnd and pacing rate together. `docs/shares.md` has the
+//! grows until this device's packets begin to queue. Limits cwnd and pacing rate together. `docs/explanation/shared-capacity.md` has the
 //! reasoning.
 //!
 //! A device's own measurements decide how much is in flight; the peers' reports decide how it is divided, within

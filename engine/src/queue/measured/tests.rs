@@ -372,7 +372,7 @@ fn uploads_of_different_rtt_break_no_guarantees() {
     }
 }
 
-/// Open (docs/link-rate.md, What is missing): the mean of their RTTs represents both. At most a third of the packets is
+/// Open (docs/explanation/limitations.md, What is missing): the mean of their RTTs represents both. At most a third of the packets is
 /// late, and the link is full.
 #[test]
 fn a_fifteen_fold_rtt_breaks_at_most_four_in_ten_guarantees() {

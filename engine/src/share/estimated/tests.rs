@@ -1644,7 +1644,7 @@ fn ends_limits(senders: u32) -> bool {
     is_suspended(&control)
 }
 
-/// Twice the median, as `docs/shares.md` has it. Open (there, What is missing): demands count by connection, as plain
+/// Twice the median, as `docs/explanation/limitations.md` has it. Open (there, What is missing): demands count by connection, as plain
 /// TCP divides, so two senders suffice.
 #[test]
 fn a_claim_for_one_sender_suspends_nothing_in_a_group_of_eight_but_for_two_it_does() {

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::air::STATION_DEVICE;
 use crate::cgroup::Cgroup;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::{Run, TemporaryFolder, pause};
 use crate::giveway::{Daemon, answers, binary};
 use crate::guest::find;

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recipe_that_nothing_runs_is_an_error() {
+    fn unknown_recipe_is_an_error() {
         let more = README.replacen("**A robot.**", "    giveway more\n\nand\n\n**A robot.**", 1);
         assert!(Recipes::of(&more).is_err());
     }

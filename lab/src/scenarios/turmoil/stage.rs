@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::namespace::Namespace;
 use crate::network::{End, add_pair};
 use crate::outcome::Metrics;
