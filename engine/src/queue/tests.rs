@@ -43,7 +43,7 @@ fn queue(text: &str, with_qdisc: bool) -> Queue {
     let backends = Backends {
         bpf: with_qdisc.then_some(()).ok_or("too old a kernel".to_owned()),
         htb: Ok(()),
-        marks: Err("not looked for".to_owned()),
+        marks: Err("not probed".to_owned()),
         dry_run: false,
     };
     let config = Config::parse(text).unwrap();
