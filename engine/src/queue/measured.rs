@@ -134,7 +134,7 @@ impl From<&Flow> for Socket {
 pub struct LinkCounters {
     pub sent_bytes: u64,
     pub backlog_bytes: u64,
-    /// Those of this machine's TCP sockets, as far as the queue can tell them apart.
+    /// Those of this machine's TCP sockets, as far as the queue can distinguish them.
     pub tcp_sent_bytes: u64,
     pub tcp_backlog_bytes: u64,
 }
@@ -499,7 +499,7 @@ impl Measured {
     }
 
     /// TCP's sent bytes and backlog in giveway's queue, and the part of them that sockets account for; of all traffic
-    /// where the queue cannot tell TCP apart.
+    /// where the queue cannot distinguish TCP.
     fn queued(&self, passed: LinkCounters) -> (&Curve, f64, f64) {
         let Entered { told, tcp, all } = self.entered;
         if self.entered.knows_tcp() {
@@ -509,7 +509,7 @@ impl Measured {
         }
     }
 
-    /// The part of the sent bytes that sockets accounted for then. None: nothing was sent, or TCP cannot be told apart.
+    /// The part of the sent bytes that sockets accounted for then. None: nothing was sent, or TCP cannot be distinguished.
     fn share_of_sent(&self, now: Duration, ago_s: f64, over_s: f64) -> Option<f64> {
         let Entered { told, tcp, .. } = self.entered;
         // Rounding may leave less than zero.

@@ -656,7 +656,7 @@ fn no_queue_is_installed_until_traffic_needs_one() {
 
     let plan = install(queue.demand(NOW, 0).unwrap()).unwrap();
     assert_eq!((plan.backend, plan.tuning.rate_bytes_per_s), (Backend::Bpf, None));
-    assert_eq!(queue.demand(NOW, 0), None, "it is being put up");
+    assert_eq!(queue.demand(NOW, 0), None, "it is being installed");
     assert!(queue.conclude(NOW, Ok(())).0.unwrap().made);
     assert!(!queue.view(NOW).waits);
     assert_eq!(see(&mut queue, Some(ours(wifi()))), None);
