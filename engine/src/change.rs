@@ -246,7 +246,7 @@ impl Display for Subject {
                 write!(f, "packets to {remote}")?;
                 local_port.map_or(Ok(()), |port| write!(f, " from port {port}"))
             }
-            Self::Cgroup { path } => write!(f, "what is forwarded for {path}"),
+            Self::Cgroup { path } => write!(f, "forwarded traffic of {path}"),
             Self::Kernel => f.write_str("the kernel"),
         }
     }

@@ -24,7 +24,7 @@ pub mod order;
 pub use order::{Arrived, DownloadRate, Order, OrderView, PART, WAITS};
 
 const RULE_OF_ORDER: &str = "download_rate_mbit";
-const AS_IT_COMES: &str = "not shaped";
+const NOT_SHAPED: &str = "not shaped";
 const LIMITED: &str = "limited";
 const LEAST_BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 /// After this long an installation counts as a success.
@@ -623,7 +623,7 @@ impl Downlink {
             _ => reason.to_owned(),
         };
         let name = after.or(before).map(|(name, _)| name.clone()).unwrap_or_default();
-        let shown = |state: Option<&State>| Value::from(state.map_or(AS_IT_COMES, |(_, state)| state));
+        let shown = |state: Option<&State>| Value::from(state.map_or(NOT_SHAPED, |(_, state)| state));
         Change {
             subject: Subject::Interface { name },
             name: String::new(),

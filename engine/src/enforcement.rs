@@ -40,7 +40,7 @@ const UNSEEN_LOOKS_OF_UDP: u8 = 2;
 /// A shortfall that ended is not reported again sooner.
 const REMEMBERED: std::time::Duration = std::time::Duration::from_secs(60);
 
-const PASSES_BY: &str = "its packets bypass the queue: masqueraded or translated on this host, fragmented, or \
+const BYPASSES_QUEUE: &str = "its packets bypass the queue: masqueraded or translated on this host, fragmented, or \
                          received on an unmanaged link";
 const NOT_ENFORCED: &str = "not enforced";
 const TABLE_IS_FULL: &str = "the flow table of the queue is full, and other flows of this user have the entries";
@@ -109,27 +109,27 @@ pub enum Cause {
 
 /// Why it is not enforced, for programs and for people.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-struct Lack {
+struct NotEnforced {
     cause: Cause,
     reason: String,
 }
 
 /// A request for what is sent or received.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum Asked {
+enum Requested {
     Upload(LimitNumber),
     Class(Class),
     Download(LimitNumber),
 }
 
-impl Lack {
+impl NotEnforced {
     fn of(cause: Cause, reason: impl Into<String>) -> Self {
         let reason = reason.into();
         Self { cause, reason }
     }
 }
 
-impl Asked {
+impl Requested {
     /// Only what takes a queue: without a request nothing is missing.
     fn of(verdict: &Verdict) -> Option<Self> {
         let is_said = matches!(
@@ -161,24 +161,24 @@ impl Tracked {
 
 impl<'a> Overview<'a> {
     /// Why nothing at all is enforced.
-    fn shortfall_of_all(&self) -> Option<Lack> {
+    fn shortfall_of_all(&self) -> Option<NotEnforced> {
         if self.links.dry_run() {
-            return Some(Lack::of(Cause::DryRun, "a dry run changes nothing"));
+            return Some(NotEnforced::of(Cause::DryRun, "a dry run changes nothing"));
         }
         self.paused
-            .map(|reason| Lack::of(Cause::Paused, format!("giveway is paused: {reason}")))
+            .map(|reason| NotEnforced::of(Cause::Paused, format!("giveway is paused: {reason}")))
     }
 
     /// The link whose queue has it. None: unknown yet.
-    fn found(&self, asked: Asked, tracked: &Tracked) -> Option<Result<String, Lack>> {
+    fn link(&self, asked: Requested, tracked: &Tracked) -> Option<Result<String, NotEnforced>> {
         if let Some(reason) = self.shortfall_of_all() {
             return Some(Err(reason));
         }
         let Tracked { flow, trace, .. } = tracked;
         // A flow with an explicit class is known to the queue by its address.
-        let is_told = self.classes.is_told(flow.cookie);
-        if !is_told && tracked.judged.verdict.by != By::Name {
-            return Some(Err(Lack::of(Cause::TableFull, TABLE_IS_FULL)));
+        let is_in_flow_table = self.classes.is_in_flow_table(flow.cookie);
+        if !is_in_flow_table && tracked.judged.verdict.by != By::Name {
+            return Some(Err(NotEnforced::of(Cause::TableFull, TABLE_IS_FULL)));
         }
         if let Some(served) = self.served(asked, tracked, flow.ifindex) {
             return Some(served);
@@ -187,15 +187,15 @@ impl<'a> Overview<'a> {
             return self.served(asked, tracked, on);
         }
         let device = self.classes.devices().get(&flow.ifindex);
-        let is_unseen = tracked.is_unseen() || device.is_some_and(|device| device.is_loopback) || !is_told;
+        let is_unseen = tracked.is_unseen() || device.is_some_and(|device| device.is_loopback) || !is_in_flow_table;
         is_unseen.then(|| Err(self.why_unmanaged(flow)))
     }
 
     /// On this link, if it is managed.
-    fn served(&self, asked: Asked, tracked: &Tracked, ifindex: u32) -> Option<Result<String, Lack>> {
+    fn served(&self, asked: Requested, tracked: &Tracked, ifindex: u32) -> Option<Result<String, NotEnforced>> {
         let served = self.links.serves(ifindex)?;
-        let lack = |reason| Lack::of(Cause::NoQueue, reason);
-        if matches!(asked, Asked::Upload(_)) {
+        let lack = |reason| NotEnforced::of(Cause::NoQueue, reason);
+        if matches!(asked, Requested::Upload(_)) {
             let not_yet = || Err("upload limits have not been installed yet".to_owned());
             let limited = self.uploads.serves(ifindex).unwrap_or_else(not_yet);
             return Some(limited.map_err(lack));
@@ -205,20 +205,20 @@ impl<'a> Overview<'a> {
             Err(reason) => return Some(Err(lack(reason))),
         };
         // A stream precedes other local traffic.
-        let is_behind = asked == Asked::Class(Class::Background);
+        let is_behind = asked == Requested::Class(Class::Background);
         if is_behind && self.links.spares(ifindex, tracked.flow.remote.ip()) {
             let reason = format!("local traffic of {link} bypasses the queue (local = \"unlimited\")");
-            return Some(Err(Lack::of(Cause::Local, reason)));
+            return Some(Err(NotEnforced::of(Cause::Local, reason)));
         }
         Some(Ok(link))
     }
 
-    fn why_unmanaged(&self, flow: &Flow) -> Lack {
+    fn why_unmanaged(&self, flow: &Flow) -> NotEnforced {
         match self.classes.devices().get(&flow.ifindex) {
             Some(device) if device.is_loopback => {
-                Lack::of(Cause::Loopback, format!("it stays on this host ({})", device.name))
+                NotEnforced::of(Cause::Loopback, format!("it stays on this host ({})", device.name))
             }
-            Some(device) => Lack::of(
+            Some(device) => NotEnforced::of(
                 Cause::NotManaged,
                 format!(
                     "it leaves by {}, which is not managed ({})",
@@ -226,24 +226,24 @@ impl<'a> Overview<'a> {
                     self.links.how_to_manage(&device.name)
                 ),
             ),
-            None => Lack::of(Cause::NotSeen, "none of its packets reaches a managed link"),
+            None => NotEnforced::of(Cause::NotSeen, "none of its packets reaches a managed link"),
         }
     }
 
     /// The same for what it receives.
-    fn found_received(&self, tracked: &Tracked) -> Option<Result<String, Lack>> {
+    fn download_link(&self, tracked: &Tracked) -> Option<Result<String, NotEnforced>> {
         if let Some(reason) = self.shortfall_of_all() {
             return Some(Err(reason));
         }
         let Tracked { flow, trace, .. } = tracked;
-        let is_told = self.classes.is_told(flow.cookie);
-        if !is_told {
-            return Some(Err(Lack::of(Cause::TableFull, TABLE_IS_FULL)));
+        let is_in_flow_table = self.classes.is_in_flow_table(flow.cookie);
+        if !is_in_flow_table {
+            return Some(Err(NotEnforced::of(Cause::TableFull, TABLE_IS_FULL)));
         }
         if let Some(served) = self.downloads.serves(flow.ifindex) {
-            let served = served.map_err(|reason| Lack::of(Cause::NoQueue, reason));
+            let served = served.map_err(|reason| NotEnforced::of(Cause::NoQueue, reason));
             return Some(match trace.passes_by() {
-                true => served.and(Err(Lack::of(Cause::PassesBy, PASSES_BY))),
+                true => served.and(Err(NotEnforced::of(Cause::PassesBy, BYPASSES_QUEUE))),
                 false => served,
             });
         }
@@ -251,31 +251,31 @@ impl<'a> Overview<'a> {
         if let Some(tunnel) = device.filter(|device| device.is_tunnel()) {
             let how = self.links.how_to_manage(&tunnel.name);
             let reason = format!("it arrives through {}, which is not managed ({how})", tunnel.shown());
-            return Some(Err(Lack::of(Cause::NotManaged, reason)));
+            return Some(Err(NotEnforced::of(Cause::NotManaged, reason)));
         }
         if let Some(on) = trace.seen_on {
             let served = self.downloads.serves(on)?;
-            return Some(served.map_err(|reason| Lack::of(Cause::NoQueue, reason)));
+            return Some(served.map_err(|reason| NotEnforced::of(Cause::NoQueue, reason)));
         }
         let is_unseen = tracked.is_unseen() || device.is_some_and(|device| device.is_loopback);
         is_unseen.then(|| Err(self.why_unmanaged(flow)))
     }
 
-    fn found_way(&self, asked: Asked, tracked: &Tracked, way: Way) -> Option<Result<String, Lack>> {
+    fn link_of_way(&self, asked: Requested, tracked: &Tracked, way: Way) -> Option<Result<String, NotEnforced>> {
         match way {
-            Way::Sent => self.found(asked, tracked),
-            Way::Received => self.found_received(tracked),
+            Way::Sent => self.link(asked, tracked),
+            Way::Received => self.download_link(tracked),
         }
     }
 
-    fn enforcement(&self, asked: Asked, tracked: &Tracked, way: Way) -> Enforcement {
-        let not_yet = || Lack::of(Cause::NotSeen, "none of its packets has reached a managed link yet");
-        match self.found_way(asked, tracked, way).unwrap_or_else(|| Err(not_yet())) {
+    fn enforcement(&self, asked: Requested, tracked: &Tracked, way: Way) -> Enforcement {
+        let not_yet = || NotEnforced::of(Cause::NotSeen, "none of its packets has reached a managed link yet");
+        match self.link_of_way(asked, tracked, way).unwrap_or_else(|| Err(not_yet())) {
             Ok(link) => Enforcement {
                 enforced_by: Some(link),
                 ..Enforcement::default()
             },
-            Err(Lack { cause, reason }) => Enforcement {
+            Err(NotEnforced { cause, reason }) => Enforcement {
                 enforced_by: None,
                 reason: Some(reason),
                 cause: Some(cause),
@@ -295,11 +295,11 @@ impl<'a> Overview<'a> {
         device.is_some_and(|device| device.is_loopback)
     }
 
-    fn shown(&self, asked: Asked) -> (Setting, String) {
+    fn shown(&self, asked: Requested) -> (Setting, String) {
         match asked {
-            Asked::Class(class) => (Setting::Class, class.name().to_owned()),
-            Asked::Upload(number) => (Setting::RateLimit, self.rate_shown(number, |rates| rates.up)),
-            Asked::Download(number) => (Setting::DownloadLimit, self.rate_shown(number, |rates| rates.down)),
+            Requested::Class(class) => (Setting::Class, class.name().to_owned()),
+            Requested::Upload(number) => (Setting::RateLimit, self.rate_shown(number, |rates| rates.up)),
+            Requested::Download(number) => (Setting::DownloadLimit, self.rate_shown(number, |rates| rates.down)),
         }
     }
 

@@ -23,7 +23,7 @@ pub struct Ends {
     pub remote: SocketAddr,
 }
 
-/// The marks of a socket's packets, and their interface.
+/// The DSCP of a socket's packets, and their interface.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Marks<'a> {
     pub dscp: Dscp,

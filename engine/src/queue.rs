@@ -90,7 +90,7 @@ pub struct Backends {
 impl Backends {
     /// A device on which no queue may be changed.
     pub fn none() -> Self {
-        let reason = || Err("not looked for".to_owned());
+        let reason = || Err("not probed".to_owned());
         Self {
             bpf: reason(),
             htb: reason(),

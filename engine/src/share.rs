@@ -93,7 +93,7 @@ pub struct Member {
     pub mss_bytes: u32,
     pub unsent_bytes: u64,
     /// It retransmits.
-    pub is_repeating: bool,
+    pub is_retransmitting: bool,
 }
 
 /// A policy. One is active at a time.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The promises of docs/reference/compatibility.md, tested on files of earlier versions (compatibility/).
+//! The promises of docs/reference/compatibility.md, tested on files of released versions (compatibility/).
 
 use giveway_engine::config::{BackendName, Config};
 use giveway_engine::model::{CaState, Class};

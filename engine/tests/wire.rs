@@ -652,7 +652,7 @@ fn an_hour_of_losses_expires_no_peer() {
             .map(|(.., bytes)| report_airtime_us(bytes.len() as f64, &config))
             .sum();
         let percent = used_us / (air.now - since).as_micros() as f64 * 100.0;
-        println!("{lost_permille} of 1000 lost: {expired} expired, {asked} asked, {percent:.2}% of the air");
+        println!("{lost_permille} of 1000 lost: {expired} expired, {asked} asked, {percent:.2}% of the airtime");
         assert_eq!(expired, 0);
         assert!(percent < 1.0);
     }

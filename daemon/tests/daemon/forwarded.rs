@@ -156,7 +156,7 @@ fn a_containers_packets_have_the_class_of_its_cgroup() {
     );
 
     let reason = String::from_utf8(giveway(&["why", &path]).stdout).unwrap();
-    let wanted = format!("what is forwarded for {path}: class standard -> background");
+    let wanted = format!("forwarded traffic of {path}: class standard -> background");
     assert!(
         reason.contains(&wanted) && reason.contains("50-test.toml:1"),
         "{reason}"

@@ -57,7 +57,7 @@ impl Target {
     /// For people.
     pub fn shown(&self) -> String {
         match self {
-            Self::Process { id, command, .. } => format!("process {} ({command}) and what it starts", id.pid),
+            Self::Process { id, command, .. } => format!("process {} ({command}) and its child processes", id.pid),
             Self::Cgroup { path, .. } => match unit_of(path).filter(|unit| path.ends_with(&format!("/{unit}"))) {
                 Some(unit) => format!("unit {unit}"),
                 None => format!("cgroup {path}"),

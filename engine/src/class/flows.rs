@@ -236,7 +236,7 @@ impl Classes {
     }
 
     /// Whether the queue has this flow's treatment.
-    pub fn is_told(&self, cookie: Cookie) -> bool {
+    pub fn is_in_flow_table(&self, cookie: Cookie) -> bool {
         self.table.has(cookie)
     }
 

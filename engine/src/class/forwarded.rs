@@ -15,7 +15,7 @@ use crate::model::{Class, Forwarded, Treatment};
 use crate::sockets::owners::Unidentified;
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Asked {
+enum PathRequest {
     #[default]
     Never,
     /// Its path was unknown: it has ended, or resources were short.
@@ -33,7 +33,7 @@ pub struct Cgroups(BTreeMap<u64, KnownCgroup>);
 #[derive(Debug, Default)]
 struct KnownCgroup {
     path: Option<Arc<str>>,
-    asked: Asked,
+    asked: PathRequest,
     verdict: Verdict,
     /// By this generation of rules, and this focus.
     judged: Option<(u64, Arc<Meant>)>,
@@ -53,10 +53,10 @@ impl Cgroups {
         }
         let mut cgroups = Vec::new();
         // Failed requests do not delay new ones.
-        for asked in [Asked::Never, Asked::InVain] {
+        for asked in [PathRequest::Never, PathRequest::InVain] {
             let unknown = self.0.iter_mut().filter(|(_, known)| known.asked == asked);
             for (cgroup, known) in unknown.take(ASKED_AT_ONCE - cgroups.len()) {
-                known.asked = Asked::Now;
+                known.asked = PathRequest::Now;
                 cgroups.push(*cgroup);
             }
         }
@@ -74,7 +74,7 @@ impl Cgroups {
             };
             known.path.clone_from(path);
             if path.is_none() {
-                known.asked = Asked::InVain;
+                known.asked = PathRequest::InVain;
             }
         }
     }

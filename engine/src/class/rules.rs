@@ -254,7 +254,7 @@ impl Rules {
 
     /// The rules whose limit does not apply to unconnected UDP sockets, with the rule that is the cause: that rule or
     /// an earlier one matches a destination, and then only packet-only rules apply to what such a socket sends.
-    pub fn lifted_limits(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub fn limits_without_unconnected_udp(&self) -> impl Iterator<Item = (&str, &str)> {
         let is_tcp = |rule: &Rule| rule.matcher.protocol == Some(Protocol::Tcp);
         self.rules.iter().enumerate().filter_map(move |(n, rule)| {
             if rule.rates.is_none() || rule.matcher.asks_only_packet() || is_tcp(rule) {
@@ -286,7 +286,7 @@ impl Rules {
             );
             (rule, reason)
         });
-        let lifted = self.lifted_limits().map(|(rule, because)| {
+        let lifted = self.limits_without_unconnected_udp().map(|(rule, because)| {
             let by = match rule == because {
                 true => "it matches a destination".to_owned(),
                 false => format!("the rule at {because} before it matches a destination"),

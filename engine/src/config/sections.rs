@@ -49,13 +49,13 @@ pub struct Config {
 
 pub(super) const TOP_KEYS: &[ConfigKey] = &[
     key!(
-        ["The managed interface. Without it, and without `interfaces`, all that have a default route are managed, at most"]
-        ["8. `--interface` wins over both."]
+        ["The managed interface. Without it, and without `interfaces`, all with a default route are managed, at most 8."]
+        ["`--interface` precedes both."]
         interface: Option<String> = None, ["wlan0"] []
     ),
     key!(
-        ["In place of `interface`: several managed interfaces, at most 8. The first is that of the access point: its cap, its"]
-        ["peers and [receive] are of that one."]
+        ["Instead of `interface`: several managed interfaces, at most 8. The first one is that of the access point, with the"]
+        ["cap, the peers and [receive]."]
         interfaces: Vec<String> = Vec::new(), [] []
     ),
 ];
@@ -397,7 +397,7 @@ const DEADLINE: Matching = Matching {
     accepts: &[("protocol", Presence::Else("udp")), ("port", Presence::Must)],
     reason: "a deadline is looked up by the packet's protocol and remote port only",
     instead_of_process: "the program can give its packets a deadline itself (SO_TXTIME, see docs/how-to/send-deadlines.md)",
-    instead_of_ends: "leave it out, so that the rule holds for every packet to `port`",
+    instead_of_ends: "leave it out: the rule matches every packet to `port`",
 };
 
 section! {

@@ -2,7 +2,7 @@
 //! The prospects of a class or a limit about to be chosen, with the links and devices that decide them; for `exec`,
 //! `config check` and `status`.
 
-use super::{Asked, Overview};
+use super::{Overview, Requested};
 use crate::class::{By, Verdict};
 use crate::model::{Class, Device, LimitNumbers, Rates};
 
@@ -16,14 +16,14 @@ impl<'a> Overview<'a> {
             limits: rates.numbered(0),
             ..Verdict::default()
         };
-        if Asked::of(&verdict).is_none() && rates.down.is_none() {
+        if Requested::of(&verdict).is_none() && rates.down.is_none() {
             return Vec::new();
         }
         if let Some(reason) = self.shortfall_of_all() {
             return vec![reason.reason];
         }
         // A limit applies without a queue, too.
-        let order = Asked::of(&Verdict {
+        let order = Requested::of(&Verdict {
             limits: LimitNumbers::NONE,
             ..verdict
         });

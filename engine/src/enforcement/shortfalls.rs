@@ -7,7 +7,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Asked, Cause, Lack, NOT_ENFORCED, Overview, REMEMBERED};
+use super::{Cause, NOT_ENFORCED, NotEnforced, Overview, REMEMBERED, Requested};
 use crate::change::{Change, Subject};
 use crate::downlink::Way;
 use crate::model::{Class, Cookie, Protocol};
@@ -41,19 +41,19 @@ pub struct ShortfallView {
     pub cause: Cause,
 }
 
-type AskedOn = (Asked, u32);
+type RequestedOn = (Requested, u32);
 
 #[derive(Debug, Default)]
 pub struct Shortfalls {
-    known: BTreeMap<AskedOn, Shortfall>,
-    of_flows: BTreeMap<(Cookie, Way), AskedOn>,
+    known: BTreeMap<RequestedOn, Shortfall>,
+    of_flows: BTreeMap<(Cookie, Way), RequestedOn>,
 }
 
 #[derive(Debug)]
 struct Shortfall {
     flows: BTreeSet<Cookie>,
     rule: String,
-    reason: Lack,
+    reason: NotEnforced,
     /// Since when there is no such flow.
     empty: Option<Duration>,
 }
@@ -63,9 +63,9 @@ struct Shortfall {
 pub struct WayEnforcement {
     cookie: Cookie,
     way: Way,
-    key: Option<AskedOn>,
+    key: Option<RequestedOn>,
     /// None: unknown yet.
-    enforced: Option<Result<String, Lack>>,
+    enforced: Option<Result<String, NotEnforced>>,
     rule: String,
 }
 
@@ -98,7 +98,14 @@ impl Shortfalls {
     }
 
     /// Whether it is new.
-    fn note(&mut self, now: Duration, (cookie, way): (Cookie, Way), key: AskedOn, rule: &str, reason: &Lack) -> bool {
+    fn note(
+        &mut self,
+        now: Duration,
+        (cookie, way): (Cookie, Way),
+        key: RequestedOn,
+        rule: &str,
+        reason: &NotEnforced,
+    ) -> bool {
         if self.of_flows.get(&(cookie, way)) != Some(&key) {
             self.end_way(cookie, way);
         }
@@ -112,7 +119,7 @@ impl Shortfalls {
             Shortfall {
                 flows: BTreeSet::new(),
                 rule: rule.to_owned(),
-                reason: Lack::default(),
+                reason: NotEnforced::default(),
                 empty: None,
             }
         });
@@ -145,7 +152,7 @@ impl Shortfalls {
                 (Some(_), Some(Ok(link))) => {
                     let was = self.of_flows.get(&(cookie, way)).copied();
                     self.end_way(cookie, way);
-                    let is_over = |key: &AskedOn| {
+                    let is_over = |key: &RequestedOn| {
                         let shortfall = self.known.get(key);
                         shortfall.is_some_and(|shortfall| shortfall.flows.is_empty())
                     };
@@ -170,21 +177,21 @@ impl Shortfalls {
     pub fn views(&self, overview: Overview<'_>) -> Vec<ShortfallView> {
         let known = self.known.iter();
         let known = known.filter(|(_, shortfall)| !shortfall.flows.is_empty());
-        let view = |((asked, ifindex), shortfall): (&AskedOn, &Shortfall)| {
+        let view = |((asked, ifindex), shortfall): (&RequestedOn, &Shortfall)| {
             let (setting, shown) = overview.shown(*asked);
             let device = overview.classes.devices().get(ifindex);
             ShortfallView {
                 what: format!("{setting} {shown}"),
                 class: match *asked {
-                    Asked::Class(class) => Some(class),
+                    Requested::Class(class) => Some(class),
                     _ => None,
                 },
                 upload_limit_mbit: match *asked {
-                    Asked::Upload(number) => overview.rate_mbit(number, |rates| rates.up),
+                    Requested::Upload(number) => overview.rate_mbit(number, |rates| rates.up),
                     _ => None,
                 },
                 download_limit_mbit: match *asked {
-                    Asked::Download(number) => overview.rate_mbit(number, |rates| rates.down),
+                    Requested::Download(number) => overview.rate_mbit(number, |rates| rates.down),
                     _ => None,
                 },
                 rule: shortfall.rule.clone(),
@@ -200,18 +207,18 @@ impl Shortfalls {
 
 impl Overview<'_> {
     /// Each direction of these flows; undecided ones are left out.
-    pub fn found_of(self, cookies: &[Cookie]) -> Vec<WayEnforcement> {
+    pub fn states_of(self, cookies: &[Cookie]) -> Vec<WayEnforcement> {
         let ways = cookies
             .iter()
             .flat_map(|cookie| [Way::Sent, Way::Received].map(|way| (*cookie, way)));
         let found = |(cookie, way): (Cookie, Way)| {
             let tracked = self.flows.get(cookie)?;
-            let key = Asked::of_way(&tracked.judged.verdict, way).map(|asked| (asked, tracked.flow.ifindex));
+            let key = Requested::of_way(&tracked.judged.verdict, way).map(|asked| (asked, tracked.flow.ifindex));
             Some(WayEnforcement {
                 cookie,
                 way,
                 key,
-                enforced: key.and_then(|(asked, _)| self.found_way(asked, tracked, way)),
+                enforced: key.and_then(|(asked, _)| self.link_of_way(asked, tracked, way)),
                 rule: tracked.judged.verdict.rule.clone(),
             })
         };
@@ -221,14 +228,14 @@ impl Overview<'_> {
     fn shortfall_change(
         &self,
         cookie: Cookie,
-        (asked, ifindex): AskedOn,
+        (asked, ifindex): RequestedOn,
         now: Result<String, String>,
     ) -> Option<Change> {
         let tracked = self.flows.get(cookie)?;
         let (setting, shown) = self.shown(asked);
         let device = self.classes.devices().get(&ifindex);
         let subject = match (asked, device) {
-            (Asked::Class(_), Some(device)) => Subject::Interface {
+            (Requested::Class(_), Some(device)) => Subject::Interface {
                 name: device.name.clone(),
             },
             _ => Subject::Socket { cookie },
@@ -236,9 +243,9 @@ impl Overview<'_> {
         let (old, new, reason) = match now {
             Ok(link) => {
                 let how = match asked {
-                    Asked::Upload(_) => "it leaves by",
-                    Asked::Class(_) => "it is in the queue of",
-                    Asked::Download(_) => "it arrives by",
+                    Requested::Upload(_) => "it leaves by",
+                    Requested::Class(_) => "it is in the queue of",
+                    Requested::Download(_) => "it arrives by",
                 };
                 (NOT_ENFORCED.to_owned(), shown, format!("{how} {link}"))
             }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Asked, Overview};
+use super::{Overview, Requested};
 use crate::class::flows::Classes;
 use crate::model::Cookie;
 use crate::sockets::flows::{Flows, Tracked};
@@ -21,7 +21,7 @@ impl Overview<'_> {
         }
         let is_meant = |tracked: &&Tracked| {
             let verdict = &tracked.judged.verdict;
-            let is_asked = Asked::of(verdict).is_some() || verdict.limits.down.is_some();
+            let is_asked = Requested::of(verdict).is_some() || verdict.limits.down.is_some();
             is_asked && self.links.serves(tracked.flow.ifindex).is_none()
         };
         let mut traced: Vec<&Tracked> = self.flows.iter().filter(is_meant).collect();
@@ -34,7 +34,7 @@ impl Overview<'_> {
 /// The link in whose queue a packet of each was seen; None: in none.
 pub fn note_traced(flows: &mut Flows, classes: &Classes, traced: &[(Cookie, Option<u32>)]) {
     for (cookie, seen_on) in traced {
-        let is_told = classes.is_told(*cookie);
+        let is_in_flow_table = classes.is_in_flow_table(*cookie);
         let Some(tracked) = flows.get_mut(*cookie) else {
             continue;
         };
@@ -43,7 +43,7 @@ pub fn note_traced(flows: &mut Flows, classes: &Classes, traced: &[(Cookie, Opti
         let moves = std::mem::replace(&mut trace.delivered, delivered) != delivered;
         if seen_on.is_some() {
             (trace.seen_on, trace.unseen_looks) = (*seen_on, 0);
-        } else if moves && is_told {
+        } else if moves && is_in_flow_table {
             trace.unseen_looks = trace.unseen_looks.saturating_add(1);
             if tracked.is_unseen() {
                 tracked.trace.seen_on = None;

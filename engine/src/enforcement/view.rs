@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Asked, Enforcement, Overview, PASSES_BY};
+use super::{BYPASSES_QUEUE, Enforcement, Overview, Requested};
 use crate::class::Verdict;
 use crate::downlink::Way;
 use crate::model::LimitNumbers;
@@ -85,7 +85,7 @@ impl DownloadOrder {
             rate_too_high,
         } = self;
         if *passes_by {
-            return format!("its downloads do not yield: {PASSES_BY}");
+            return format!("its downloads do not yield: {BYPASSES_QUEUE}");
         }
         if *rate_too_high {
             return format!(
@@ -110,11 +110,11 @@ impl Overview<'_> {
             upload: limits
                 .up
                 .zip(upload)
-                .map(|(number, rate)| view(rate, Asked::Upload(number), Way::Sent)),
+                .map(|(number, rate)| view(rate, Requested::Upload(number), Way::Sent)),
             download: limits
                 .down
                 .zip(download)
-                .map(|(number, rate)| view(rate, Asked::Download(number), Way::Received)),
+                .map(|(number, rate)| view(rate, Requested::Download(number), Way::Received)),
         })
     }
 
@@ -124,7 +124,7 @@ impl Overview<'_> {
             limits: LimitNumbers::NONE,
             ..tracked.judged.verdict.clone()
         };
-        Asked::of(&verdict).map(|asked| self.enforcement(asked, tracked, Way::Sent))
+        Requested::of(&verdict).map(|asked| self.enforcement(asked, tracked, Way::Sent))
     }
 
     /// For bulk and background.

@@ -151,7 +151,7 @@ impl Network {
         if !self.dry_run {
             let (changes, requests) = self
                 .flows
-                .resolve(shown.doubtful, &self.limiter.reason_now(medium!(self)));
+                .resolve(shown.unexpected, &self.limiter.reason_now(medium!(self)));
             self.note_all(now, changes);
             self.ask_sockets(now, requests);
         }
@@ -560,7 +560,7 @@ impl Network {
     }
 
     fn enforce(&mut self, now: Duration, cookies: &[Cookie]) {
-        let found = self.overview().found_of(cookies);
+        let found = self.overview().states_of(cookies);
         let found = shortfalls::settled(now, &mut self.flows, found);
         let mut known = std::mem::take(&mut self.shortfalls);
         let changes = known.follow(now, found, self.overview());
@@ -635,7 +635,7 @@ impl Network {
         let senders = self.limiter.reported(&self.flows, medium!(self));
         while let Some(report) = self.peer_group.poll_report(now, &senders) {
             if report.to.is_none() {
-                self.limiter.note_told(&self.flows, medium!(self));
+                self.limiter.note_reported(&self.flows, medium!(self));
             }
             self.actions.push(Action::Report(report));
         }

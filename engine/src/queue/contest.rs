@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A conflict with another tool over a link's root qdisc. Input: the root qdisc, and the time. Output: whether giveway
 //! may install its queue, why not, and when it is restored. Never replaces a qdisc that another tool has configured. An
-//! unconfigured root is taken back after a while, three times in ten minutes; then the other tool has won until the
+//! unconfigured root gets giveway's queue again after a while, three times in ten minutes; then the other tool has won until the
 //! link was down. (A network manager resets a qdisc once; two tools that insist would go on forever.)
 
 use std::collections::VecDeque;

@@ -134,7 +134,7 @@ impl From<&Flow> for Socket {
 pub struct LinkCounters {
     pub sent_bytes: u64,
     pub backlog_bytes: u64,
-    /// Those of this machine's TCP sockets, as far as the queue can tell them apart.
+    /// Those of this machine's TCP sockets, as far as the queue can distinguish them.
     pub tcp_sent_bytes: u64,
     pub tcp_backlog_bytes: u64,
 }
@@ -278,7 +278,7 @@ pub struct Measured {
     suspends_for: Duration,
     held: VecDeque<LinkSample>,
     /// How long the shaped rate has limited the senders since the last sample.
-    untold_s: f64,
+    unsampled_s: f64,
     /// The latest poll that was evaluated.
     judged: Duration,
     view: MeasuredView,
@@ -333,7 +333,7 @@ impl Default for Measured {
             suspended_until: None,
             suspends_for: SUSPENDS_FOR,
             held: VecDeque::new(),
-            untold_s: 0.0,
+            unsampled_s: 0.0,
             judged: Duration::ZERO,
             view: MeasuredView::default(),
         }
@@ -389,7 +389,7 @@ impl Measured {
             self.falls *= (-passed_s / VARIES_FOR_S).exp();
             self.judge(now, &shown, before, passed)
         });
-        self.doubt(is_told, passed_s, (passed.sent_bytes - before.sent_bytes) as f64);
+        self.expire_estimate(is_told, passed_s, (passed.sent_bytes - before.sent_bytes) as f64);
         self.publish(now);
     }
 
@@ -499,7 +499,7 @@ impl Measured {
     }
 
     /// TCP's sent bytes and backlog in giveway's queue, and the part of them that sockets account for; of all traffic
-    /// where the queue cannot tell TCP apart.
+    /// where the queue cannot distinguish TCP.
     fn queued(&self, passed: LinkCounters) -> (&Curve, f64, f64) {
         let Entered { told, tcp, all } = self.entered;
         if self.entered.knows_tcp() {
@@ -509,7 +509,7 @@ impl Measured {
         }
     }
 
-    /// The part of the sent bytes that sockets accounted for then. None: nothing was sent, or TCP cannot be told apart.
+    /// The part of the sent bytes that sockets accounted for then. None: nothing was sent, or TCP cannot be distinguished.
     fn share_of_sent(&self, now: Duration, ago_s: f64, over_s: f64) -> Option<f64> {
         let Entered { told, tcp, .. } = self.entered;
         // Rounding may leave less than zero.
@@ -521,15 +521,15 @@ impl Measured {
 
     /// A rate without samples does not limit longer than it would count for deadlines: traffic without samples (UDP,
     /// acknowledgements of downloads) could not raise it, however low the last sample has left it.
-    fn doubt(&mut self, is_told: bool, passed_s: f64, sent: f64) {
+    fn expire_estimate(&mut self, is_told: bool, passed_s: f64, sent: f64) {
         let is_limit = self.paced.is_some_and(|paced| sent >= 0.95 * paced * passed_s);
         if is_told {
-            self.untold_s = 0.0;
+            self.unsampled_s = 0.0;
         } else if is_limit {
-            self.untold_s += passed_s;
+            self.unsampled_s += passed_s;
         }
-        if self.untold_s >= HELD_OVER.as_secs_f64() {
-            (self.rate, self.paced, self.untold_s) = (None, None, 0.0);
+        if self.unsampled_s >= HELD_OVER.as_secs_f64() {
+            (self.rate, self.paced, self.unsampled_s) = (None, None, 0.0);
             (self.queued_since, self.yields, self.view.below_us) = (None, None, 0);
             self.held.clear();
         }

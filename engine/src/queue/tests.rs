@@ -43,7 +43,7 @@ fn queue(text: &str, with_qdisc: bool) -> Queue {
     let backends = Backends {
         bpf: with_qdisc.then_some(()).ok_or("too old a kernel".to_owned()),
         htb: Ok(()),
-        marks: Err("not looked for".to_owned()),
+        marks: Err("not probed".to_owned()),
         dry_run: false,
     };
     let config = Config::parse(text).unwrap();
@@ -656,7 +656,7 @@ fn no_queue_is_installed_until_traffic_needs_one() {
 
     let plan = install(queue.demand(NOW, 0).unwrap()).unwrap();
     assert_eq!((plan.backend, plan.tuning.rate_bytes_per_s), (Backend::Bpf, None));
-    assert_eq!(queue.demand(NOW, 0), None, "it is being put up");
+    assert_eq!(queue.demand(NOW, 0), None, "it is being installed");
     assert!(queue.conclude(NOW, Ok(())).0.unwrap().made);
     assert!(!queue.view(NOW).waits);
     assert_eq!(see(&mut queue, Some(ours(wifi()))), None);

@@ -49,7 +49,7 @@ pub struct Refused {
 #[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Bands {
     pub realtime: Band,
-    /// Empty under earlier versions.
+    /// Empty from versions before it was added.
     #[serde(default)]
     pub stream: Band,
     pub best_effort: Band,

@@ -21,15 +21,15 @@ mod group;
 mod plain;
 mod sample;
 
-use control::{Control, Phase, Why};
+use control::{Control, Phase, SuspensionReason};
 use group::{HELD_BACK_SEGMENTS, Sending, median, median_wait};
-use sample::{DeviceDemand, Sample, is_told};
+use sample::{DeviceDemand, Sample, is_reported};
 
 /// Pacing above the share, so that in the long run cwnd limits a connection, not the pacing rate.
 const PACING: f64 = 1.2;
 /// With limits all get about the same: a peer's reported rate counts up to this multiple of the median. A larger bound
 /// would let a boasting peer hide what it takes.
-const AUTHENTICATED: f64 = 1.25;
+const TRUSTED: f64 = 1.25;
 /// A peer below this part of the median has next to no goodput.
 const MOVES: f64 = 0.125;
 /// A connection that has existed for this long and delivers less than this part of its share, though it has more to
@@ -158,7 +158,7 @@ impl EstimatedCapacity {
         let known = self.delivered.get(&member.cookie)?;
         let has_had_time = self.now_s - known.since_s >= LEAVES_ROOM_AFTER_S;
         let leaves_room = known.bytes_per_s < LEAVES_ROOM * one.weight * self.control.share;
-        (has_had_time && !member.is_repeating && leaves_room).then_some(known.bytes_per_s)
+        (has_had_time && !member.is_retransmitting && leaves_room).then_some(known.bytes_per_s)
     }
 
     fn sample(
@@ -170,17 +170,17 @@ impl EstimatedCapacity {
         demands: &[DeviceDemand],
     ) -> Option<Sample> {
         let weight: f64 = own.iter().map(|one| one.weight).sum();
-        let aim_s = self.control.aim_s;
+        let target_s = self.control.target_s;
         let wanting = peers.iter().filter(|one| one.wants_more);
         let all = || own.iter().chain(peers);
         let most_get = median(all().map(|one| (one.rate() / one.weight, one.voice))).unwrap_or(0.0);
-        let authenticated = |one: &Sending| one.rate().min(AUTHENTICATED * most_get * one.weight);
+        let authenticated = |one: &Sending| one.rate().min(TRUSTED * most_get * one.weight);
         // (Without limits TCP knows no weights.)
         let most_move = median(all().map(|one| (one.rate(), one.voice))).unwrap_or(0.0);
         let moves = |one: &&Sending| one.rate() > MOVES * most_move;
         let least_rtt_s = all().map(|one| one.min_rtt_s).fold(f64::INFINITY, f64::min);
-        let all_repeat = own.iter().all(|one| one.is_repeating);
-        let seeing = own.iter().filter(|one| all_repeat || !one.is_repeating);
+        let all_repeat = own.iter().all(|one| one.is_retransmitting);
+        let seeing = own.iter().filter(|one| all_repeat || !one.is_retransmitting);
         Some(Sample {
             now_s: now.as_secs_f64(),
             queue_s: median(seeing.map(|one| (one.queue_s(), one.voice)))?,
@@ -205,7 +205,7 @@ impl EstimatedCapacity {
             theirs: median(
                 wanting
                     .clone()
-                    .map(|one| (one.share(aim_s, self.segment_bytes), one.voice)),
+                    .map(|one| (one.share(target_s, self.segment_bytes), one.voice)),
             ),
             their_queue_s: median_wait(peers.iter().map(|one| (one.queue_s(), one.voice))),
             segment_bytes: self.segment_bytes,
@@ -236,7 +236,7 @@ impl EstimatedCapacity {
             Phase::Probe { .. } => "probing: no queueing delay, so it grows".to_owned(),
             Phase::Steady => format!(
                 "target queueing delay {:.0} ms (prefer = \"{prefer}\")",
-                control.aim_s * 1e3
+                control.target_s * 1e3
             ),
             Phase::Drain { .. } => "draining: half of it until the queue has gone".to_owned(),
             Phase::Suspended { reason, .. } if self.regaining.is_empty() => {
@@ -285,7 +285,7 @@ impl EstimatedCapacity {
         if matches!(
             self.control.phase,
             Phase::Suspended {
-                reason: Why::Unknown,
+                reason: SuspensionReason::Unknown,
                 ..
             }
         ) {
@@ -314,12 +314,12 @@ impl EstimatedCapacity {
         let in_flight_s = if part < 1.0 {
             min_rtt_s
         } else {
-            min_rtt_s + self.control.aim_s
+            min_rtt_s + self.control.target_s
         };
         let held_back = if part < 1.0 { 0.0 } else { HELD_BACK_SEGMENTS };
         let cwnd = rate * in_flight_s / self.segment_bytes + held_back;
         // Never so slow that the floor of cwnd takes longer than the RTT.
-        let least = f64::from(FLOOR_SEGMENTS) * self.segment_bytes / (min_rtt_s + self.control.aim_s);
+        let least = f64::from(FLOOR_SEGMENTS) * self.segment_bytes / (min_rtt_s + self.control.target_s);
         // Rounded down, the share that peers read from it would be too small, and all would come down to it.
         let cwnd = whole_segments(cwnd);
         let cwnd = cwnd.max(least_segments(weight * min_rtt_s / self.segment_bytes));
@@ -348,24 +348,28 @@ fn least_segments(by_rate: f64) -> u32 {
 }
 
 /// Why limits are suspended, and for how long.
-fn suspended(reason: Why, has_others: bool, left_s: Option<f64>) -> String {
+fn suspended(reason: SuspensionReason, has_others: bool, left_s: Option<f64>) -> String {
     let lasts = match (left_s, reason) {
         (Some(left_s), _) => format!("another {:.0} s", left_s.ceil()),
-        (None, Why::Unknown | Why::Own | Why::Lost) => "some seconds".to_owned(),
-        (None, Why::Strange | Why::Others | Why::Worse) => "two minutes".to_owned(),
+        (None, SuspensionReason::Unknown | SuspensionReason::Own | SuspensionReason::Lost) => "some seconds".to_owned(),
+        (None, SuspensionReason::OtherStations | SuspensionReason::Others | SuspensionReason::Worse) => {
+            "two minutes".to_owned()
+        }
     };
     let because = match reason {
-        Why::Unknown => return format!("not limiting for {lasts}, to measure the rate of unlimited TCP"),
-        Why::Strange if has_others => {
+        SuspensionReason::Unknown => return format!("not limiting for {lasts}, to measure the rate of unlimited TCP"),
+        SuspensionReason::OtherStations if has_others => {
             "a queue stays though this device and its peers yield, as that of a station without giveway"
         }
-        Why::Strange => "a queue stays though this device yields, as that of a station without giveway",
-        Why::Own => "a queue stays though this device yields, and peers see less of it",
-        Why::Others => {
+        SuspensionReason::OtherStations => {
+            "a queue stays though this device yields, as that of a station without giveway"
+        }
+        SuspensionReason::Own => "a queue stays though this device yields, and peers see less of it",
+        SuspensionReason::Others => {
             "a queue stays though this device yields, and most of the others have far more in flight, as without limits"
         }
-        Why::Lost => "retransmissions are lost as well, and limits delay the recovery",
-        Why::Worse => {
+        SuspensionReason::Lost => "retransmissions are lost as well, and limits delay the recovery",
+        SuspensionReason::Worse => {
             "limits cost more goodput than they are worth, as beside a station without giveway that takes the rest"
         }
     };
@@ -389,7 +393,7 @@ impl SharePolicy for EstimatedCapacity {
         let own = self.own(members);
         let peers = self.peers(link);
         let demands = group::demands(link);
-        self.control.is_repeating = members.iter().all(|member| member.is_repeating);
+        self.control.is_retransmitting = members.iter().all(|member| member.is_retransmitting);
         match self.sample(now, &own, &peers, moved_bytes, &demands) {
             Some(seen) => self.control.step(&seen),
             None => self.control.rest(now.as_secs_f64(), !peers.is_empty()),
@@ -408,12 +412,12 @@ impl SharePolicy for EstimatedCapacity {
         let theirs = median(
             peers
                 .iter()
-                .map(|one| (one.share(self.control.aim_s, self.segment_bytes), one.voice)),
+                .map(|one| (one.share(self.control.target_s, self.segment_bytes), one.voice)),
         );
         // A new device without reports has no limits at first; setting and clearing one would end slow start. The
         // peers' present state may be the beginning of their own baseline.
         let others = group::devices(&peers);
-        let told = theirs.filter(|_| is_told(&group::demands(link), others));
+        let told = theirs.filter(|_| is_reported(&group::demands(link), others));
         let known = Some(self.control.share).filter(|share| *share > 0.0).or(told);
         let is_limited = self.may_limit() && !matches!(self.control.phase, Phase::Suspended { .. });
         let Some(share) = known.filter(|_| is_limited) else {
@@ -459,12 +463,13 @@ impl SharePolicy for EstimatedCapacity {
                 Phase::Steady => SharePhase::Steady,
                 Phase::Drain { .. } => SharePhase::Drain,
                 Phase::Suspended {
-                    reason: Why::Unknown, ..
+                    reason: SuspensionReason::Unknown,
+                    ..
                 } => SharePhase::Baseline,
                 Phase::Suspended { .. } => SharePhase::Suspended,
             },
             share_bytes_per_s: is_known.then_some(control.share as u64),
-            target_queueing_delay_us: (control.aim_s * 1e6).round() as u64,
+            target_queueing_delay_us: (control.target_s * 1e6).round() as u64,
             limits_return_in_ms: self.unlimited_for_s().map(|left_s| (left_s * 1e3) as u64),
             percent_of_unlimited: control.of_plain.map(|part| 100.0 * part),
         })

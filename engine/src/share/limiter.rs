@@ -49,9 +49,9 @@ pub struct Limiter {
     policy: Box<dyn SharePolicy>,
     sharing: Sharing,
     /// This device's connections that could send more than allowed, as last reported.
-    wanting_told: usize,
+    wanting_reported: usize,
     /// When a change of that was last reported at once.
-    demand_told: Duration,
+    demand_reported: Duration,
     /// The RTTs at which the kernel distinguishes new connections, ascending; and the last table requested.
     rtt_resolution: Vec<Duration>,
     table: CapTable,
@@ -62,8 +62,8 @@ impl Limiter {
         Self {
             policy,
             sharing: Sharing::default(),
-            wanting_told: 0,
-            demand_told: Duration::ZERO,
+            wanting_reported: 0,
+            demand_reported: Duration::ZERO,
             table: CapTable {
                 ifindex: 0,
                 caps: vec![0; rtt_resolution.len()],
@@ -112,8 +112,8 @@ impl Limiter {
         };
         let before = std::mem::replace(&mut self.sharing, sharing);
         // Such a report takes airtime like that of a start, so it is rare, and left out while no peer uses it.
-        let is_time = now.saturating_sub(self.demand_told) >= BETWEEN_DEMANDS;
-        let is_other = || self.policy.shares_by_demand() && is_time && wanting(flows, medium) != self.wanting_told;
+        let is_time = now.saturating_sub(self.demand_reported) >= BETWEEN_DEMANDS;
+        let is_other = || self.policy.shares_by_demand() && is_time && wanting(flows, medium) != self.wanting_reported;
         let change = match connections {
             0 if before.connections > 0 => Some(DemandChange::Stopped),
             more if more > before.connections => Some(DemandChange::Started),
@@ -121,7 +121,7 @@ impl Limiter {
             _ => None,
         };
         if change == Some(DemandChange::Other) {
-            self.demand_told = now;
+            self.demand_reported = now;
         }
         ((sharing != before).then_some(sharing), change)
     }
@@ -133,8 +133,8 @@ impl Limiter {
         told.take(MAX_SENDERS).collect()
     }
 
-    pub fn note_told(&mut self, flows: &Flows, medium: Medium<'_>) {
-        self.wanting_told = wanting(flows, medium);
+    pub fn note_reported(&mut self, flows: &Flows, medium: Medium<'_>) {
+        self.wanting_reported = wanting(flows, medium);
     }
 
     /// Limits for the connections that send.

@@ -11,7 +11,7 @@ use crate::share::Member;
 use crate::sockets::goodput::Goodput;
 use crate::sockets::judgement::{Judgement, uid_of};
 use crate::sockets::receiving::Receiving;
-use crate::sockets::setting::{Doubt, SettingState, shown_by};
+use crate::sockets::setting::{SettingState, Unexpected, shown_by};
 use crate::sockets::trace::Trace;
 
 /// A socket is sending after data was queued in this many successive polls ...
@@ -103,7 +103,7 @@ impl Tracked {
     fn expire(&mut self, now: Duration) {
         let is_queued = now.saturating_sub(self.last_queued) < STOPPED_AFTER;
         let moves = now.saturating_sub(self.last_moved) < MOVES_WITHIN;
-        self.sending &= moves && (is_queued || self.is_repeating());
+        self.sending &= moves && (is_queued || self.is_retransmitting());
     }
 
     fn has_cap(&mut self, cap: u32, reason: Reason) {
@@ -111,7 +111,7 @@ impl Tracked {
         (state.installed, state.reason) = (Some(cap).into(), reason);
     }
 
-    fn is_repeating(&self) -> bool {
+    fn is_retransmitting(&self) -> bool {
         matches!(self.flow.ca_state, CaState::Recovery | CaState::Loss)
     }
 
@@ -142,12 +142,12 @@ impl Tracked {
             delivered_segments: self.flow.delivered_segments,
             mss_bytes: self.flow.mss_bytes,
             unsent_bytes: self.flow.unsent_bytes,
-            is_repeating: self.is_repeating(),
+            is_retransmitting: self.is_retransmitting(),
         })
     }
 
     /// The settings whose values differ from what giveway set.
-    fn doubtful(&mut self) -> impl Iterator<Item = (Setting, Doubt)> {
+    fn unexpected(&mut self) -> impl Iterator<Item = (Setting, Unexpected)> {
         let shown = shown_by(&self.flow).into_iter();
         shown.filter_map(|(setting, found)| {
             let is_looked_at = match setting {
@@ -159,7 +159,7 @@ impl Tracked {
                 return None;
             }
             let state = self.settings.entry(setting.clone()).or_default();
-            state.doubt(&found).map(|doubt| (setting, doubt))
+            state.unexpected(&found).map(|unexpected| (setting, unexpected))
         })
     }
 }
@@ -169,7 +169,7 @@ impl Tracked {
 pub struct Observed {
     /// Settings whose values differ from what giveway set: only the kernel knows whether another tool has set them, or
     /// a report of giveway's own was lost.
-    pub doubtful: Vec<(Cookie, Setting, Doubt)>,
+    pub unexpected: Vec<(Cookie, Setting, Unexpected)>,
     /// Sockets that were closed.
     pub ended: Vec<Cookie>,
 }
@@ -220,8 +220,11 @@ impl Flows {
             if tracked.receiving.is_bulk() {
                 self.receiving.insert(cookie);
             }
-            seen.doubtful
-                .extend(tracked.doubtful().map(|(setting, doubt)| (cookie, setting, doubt)));
+            seen.unexpected.extend(
+                tracked
+                    .unexpected()
+                    .map(|(setting, unexpected)| (cookie, setting, unexpected)),
+            );
         }
         self.expire(now);
         seen

@@ -5,7 +5,7 @@
 use crate::change::{Change, Reason, Setting, Subject, Value};
 use crate::model::Cookie;
 use crate::sockets::flows::{Flows, Tracked};
-use crate::sockets::setting::{Doubt, Outcome, Request, shown_by};
+use crate::sockets::setting::{Outcome, Request, Unexpected, shown_by};
 
 /// The meaning of an outcome.
 #[derive(Debug)]
@@ -100,16 +100,16 @@ impl Flows {
     /// Values were seen that giveway did not set. `otherwise`: the reason, if giveway has none.
     pub fn resolve(
         &mut self,
-        doubtful: Vec<(Cookie, Setting, Doubt)>,
+        unexpected: Vec<(Cookie, Setting, Unexpected)>,
         otherwise: &Reason,
     ) -> (Vec<Change>, Vec<Request>) {
         let (mut changes, mut requests) = (Vec::new(), Vec::new());
-        for (cookie, setting, doubt) in doubtful {
+        for (cookie, setting, unexpected) in unexpected {
             let Some(tracked) = self.get_mut(cookie) else { continue };
             let shown = shown_by(&tracked.flow).into_iter().find(|(shown, _)| *shown == setting);
             let found = shown.map(|(_, found)| found).unwrap_or_default();
             let state = tracked.settings.entry(setting.clone()).or_default();
-            if let Doubt::Written { before } = doubt {
+            if let Unexpected::Written { before } = unexpected {
                 let (values, reason) = ((before, state.installed.clone()), state.reason.clone());
                 changes.push(change(Some(tracked), cookie, &setting, values, reason, true));
             } else if found == Value::default() {

@@ -129,7 +129,7 @@ impl SettingState {
     }
 
     /// Whether the value on the socket is no longer giveway's.
-    pub fn doubt(&mut self, found: &Value) -> Option<Doubt> {
+    pub fn unexpected(&mut self, found: &Value) -> Option<Unexpected> {
         if self.asked.is_none()
             && let Some((value, reason)) = self.unanswered.take()
             && value == *found
@@ -137,17 +137,17 @@ impl SettingState {
         {
             let before = std::mem::replace(&mut self.installed, value);
             (self.reason, self.foreign_polls) = (reason, 0);
-            return Some(Doubt::Written { before });
+            return Some(Unexpected::Written { before });
         }
         let ours = self.asked.is_some() || *found == self.installed;
         self.foreign_polls = if ours { 0 } else { self.foreign_polls + 1 };
-        (!self.conflict && self.foreign_polls >= FOREIGN_AFTER_POLLS).then_some(Doubt::Foreign)
+        (!self.conflict && self.foreign_polls >= FOREIGN_AFTER_POLLS).then_some(Unexpected::Foreign)
     }
 }
 
 /// The meaning of an unexpected value.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Doubt {
+pub enum Unexpected {
     /// Written by a scan that was aborted.
     Written { before: Value },
     /// Another tool's, or an answer of the kernel was lost.

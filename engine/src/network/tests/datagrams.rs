@@ -173,7 +173,7 @@ impl Pair {
             ("a future version", future),
             ("another group's", foreign),
             ("a replay", recorded),
-            ("a stranger's, not authenticated", stranger),
+            ("a new session's, not authenticated", stranger),
             ("its own", own),
         ]
     }

@@ -425,7 +425,7 @@ fn many_processes_of_a_user_in_other_namespaces_hide_nobodys_and_are_reported_ra
         assert!(told <= 1 + 2 * 16, "{told}");
         assert!(
             said(&engine).iter().any(|line| line.contains("roots 1")),
-            "root's is told of"
+            "root's is reported"
         );
     }
 }

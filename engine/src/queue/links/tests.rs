@@ -14,7 +14,7 @@ fn links(text: &str) -> Links {
     let backends = Backends {
         bpf: Ok(()),
         htb: Ok(()),
-        marks: Err("not looked for".to_owned()),
+        marks: Err("not probed".to_owned()),
         dry_run: false,
     };
     Links::new(&Config::parse(text).unwrap(), backends)

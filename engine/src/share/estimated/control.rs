@@ -53,9 +53,9 @@ const GONE: f64 = 0.25;
 const GONE_FOR_ALL: f64 = 0.5;
 const GONE_FOR: f64 = 1.5;
 /// The target is at most this part of the minimum RTT, or the upper threshold of `prefer`, however slow the group is.
-const AIM_MOST: f64 = 0.15;
+const TARGET_MOST: f64 = 0.15;
 /// While draining, this part of the goodput is sent; the next phase begins with it.
-const EMPTYING: f64 = 0.5;
+const DRAINING: f64 = 0.5;
 const RESUME: f64 = 0.8;
 /// The share is at most this multiple of the goodput.
 const ROOM: f64 = 1.3;
@@ -155,16 +155,16 @@ pub enum Phase {
     /// Not limiting.
     Suspended {
         until_s: f64,
-        reason: Why,
+        reason: SuspensionReason,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Why {
+pub enum SuspensionReason {
     /// Baseline measurement of plain TCP.
     Unknown,
     /// A queue stays although this device yields, ...
-    Strange,
+    OtherStations,
     /// ... and peers see less of it.
     Own,
     /// The goodput is lower, relative to plain TCP, than a short queue is worth.
@@ -177,7 +177,7 @@ pub enum Why {
 
 /// The latest queue that was drained.
 #[derive(Clone, Copy, Debug)]
-struct Emptied {
+struct DrainedQueue {
     at_s: f64,
     before: f64,
     /// The goodput beside the queue.
@@ -200,7 +200,7 @@ pub struct Control {
     /// Bytes a second for a connection of weight 1; 0: unknown yet.
     pub share: f64,
     /// The target queueing delay.
-    pub aim_s: f64,
+    pub target_s: f64,
     weights: f64,
     /// The total demand when it last differed, and when it last turned from rising to falling or back.
     last_weights: f64,
@@ -214,9 +214,9 @@ pub struct Control {
     /// When the sample last changed.
     sampled_s: f64,
     /// Something was retransmitted since.
-    has_repeated: bool,
+    has_retransmitted: bool,
     /// Restarts after retransmissions, where others send.
-    begins_anew: bool,
+    restarts: bool,
     /// The goodput beside the queue that is being drained.
     carried: f64,
     /// The share when the delay was last on target.
@@ -237,11 +237,11 @@ pub struct Control {
     gone_s: f64,
     stands_s: f64,
     longest_s: f64,
-    emptied: Option<Emptied>,
+    emptied: Option<DrainedQueue>,
     collapse: Option<CollapsePoint>,
     pub(super) plain: Plain,
     /// All connections of this device retransmit.
-    pub is_repeating: bool,
+    pub is_retransmitting: bool,
     /// Goodput with limits, relative to without.
     pub of_plain: Option<f64>,
     /// How long that has been too low.
@@ -268,7 +268,7 @@ impl Control {
             floor,
             phase: Phase::Start,
             share: 0.0,
-            aim_s: Preference::from(prefer).aim_least_s,
+            target_s: Preference::from(prefer).aim_least_s,
             weights: 0.0,
             last_weights: 0.0,
             turns: VecDeque::new(),
@@ -277,8 +277,8 @@ impl Control {
             last_s: 0.0,
             waits: VecDeque::new(),
             sampled_s: 0.0,
-            has_repeated: false,
-            begins_anew: false,
+            has_retransmitted: false,
+            restarts: false,
             carried: 0.0,
             held_share: 0.0,
             returned_s: f64::NEG_INFINITY,
@@ -294,7 +294,7 @@ impl Control {
             emptied: None,
             collapse: None,
             plain: Plain::default(),
-            is_repeating: false,
+            is_retransmitting: false,
             of_plain: None,
             worse_s: 0.0,
             outgrown_s: 0.0,
@@ -306,11 +306,17 @@ impl Control {
     /// Nothing is sent: what is known of the medium is old when sending resumes.
     pub fn rest(&mut self, now_s: f64, others_send: bool) {
         self.plain.rest(now_s, others_send);
-        let stays = |until_s, reason| until_s > now_s && !matches!(reason, Why::Unknown | Why::Own | Why::Lost);
+        let stays = |until_s, reason| {
+            until_s > now_s
+                && !matches!(
+                    reason,
+                    SuspensionReason::Unknown | SuspensionReason::Own | SuspensionReason::Lost
+                )
+        };
         if !matches!(self.phase, Phase::Suspended { until_s, reason } if stays(until_s, reason)) {
             self.phase = Phase::Start;
         }
-        self.begins_anew = false;
+        self.restarts = false;
         (self.share, self.weights, self.last_weights) = (0.0, 0.0, 0.0);
         self.held_share = 0.0;
         (self.emptied, self.collapse, self.before_join) = (None, None, None);
@@ -340,24 +346,24 @@ impl Control {
         if self.share <= 0.0 {
             self.share = seen.rate.max(self.floor);
         }
-        self.aim_s = self.aim(seen);
+        self.target_s = self.aim(seen);
         let wait_s = self.wait(seen);
         let too_long_s = (self.wish.too_long * seen.min_rtt_s)
             .max(self.wish.too_long_least_s)
-            .max(1.5 * self.aim_s);
+            .max(1.5 * self.target_s);
         let shows_after_s = shows_after_s(seen, wait_s);
-        self.stands_s = if wait_s > 1.5 * self.aim_s {
+        self.stands_s = if wait_s > 1.5 * self.target_s {
             self.stands_s + dt_s
         } else {
             0.0
         };
-        self.waits_s += (wait_s.min(3.0 * self.aim_s) - self.waits_s) * (dt_s / MEAN_OVER_S).min(1.0);
+        self.waits_s += (wait_s.min(3.0 * self.target_s) - self.waits_s) * (dt_s / MEAN_OVER_S).min(1.0);
         self.pull(seen, wait_s, dt_s, shows_after_s);
         self.try_without(seen, wait_s, too_long_s);
         match self.phase {
             // A lone device's goodput without limits is not the group's.
             Phase::Suspended {
-                reason: Why::Own | Why::Strange | Why::Lost,
+                reason: SuspensionReason::Own | SuspensionReason::OtherStations | SuspensionReason::Lost,
                 ..
             } => {}
             // Deliveries in a pause have no rate.
@@ -368,13 +374,13 @@ impl Control {
         if seen.moved_bytes > 0.0 {
             self.delivered_s = seen.now_s;
         }
-        let strange = self.strange(seen, wait_s, too_long_s, dt_s);
-        match (self.phase, strange) {
+        let suspension_reason = self.suspension_reason(seen, wait_s, too_long_s, dt_s);
+        match (self.phase, suspension_reason) {
             (Phase::Suspended { until_s, .. }, _) if seen.now_s < until_s => {}
             (Phase::Suspended { .. }, _) => self.return_to_limits(seen, wait_s, too_long_s),
             (_, Some(reason)) => self.suspend(seen.now_s, reason),
             (Phase::Drain { .. }, _) => self.drain(seen, wait_s),
-            _ if wait_s > too_long_s => self.begin_to_empty(seen, wait_s),
+            _ if wait_s > too_long_s => self.begin_drain(seen, wait_s),
             _ => self.find(seen, wait_s, too_long_s, dt_s),
         }
     }
@@ -385,7 +391,7 @@ impl Control {
             self.phase,
             Phase::Start
                 | Phase::Suspended {
-                    reason: Why::Unknown,
+                    reason: SuspensionReason::Unknown,
                     ..
                 }
         );
@@ -393,9 +399,9 @@ impl Control {
             self.phase = match (self.plain.unknown_until(seen), self.phase) {
                 (Some(until_s), _) => Phase::Suspended {
                     until_s,
-                    reason: Why::Unknown,
+                    reason: SuspensionReason::Unknown,
                 },
-                (None, Phase::Suspended { .. }) if seen.is_told() => {
+                (None, Phase::Suspended { .. }) if seen.is_reported() => {
                     // What was measured so far, if that is enough.
                     self.return_to_limits(seen, wait_s, too_long_s);
                     if self.plain.is_known() {
@@ -475,15 +481,15 @@ impl Control {
         let bytes = (packets + packets_each * seen.senders as f64) * seen.segment_bytes;
         let packets_s = bytes / (self.share * self.weights).max(self.floor).max(1.0);
         let part_s = (self.wish.aim * seen.least_rtt_s).max(self.wish.aim_least_s);
-        let most_s = (AIM_MOST * seen.min_rtt_s).max(self.wish.too_long_least_s);
+        let most_s = (TARGET_MOST * seen.min_rtt_s).max(self.wish.too_long_least_s);
         part_s.max(packets_s.min(most_s))
     }
 
     fn wait(&mut self, seen: &Sample) -> f64 {
         if self.waits.back().is_none_or(|(_, queue_s)| *queue_s != seen.queue_s) {
-            (self.sampled_s, self.has_repeated) = (seen.now_s, false);
+            (self.sampled_s, self.has_retransmitted) = (seen.now_s, false);
         }
-        self.has_repeated |= self.is_repeating;
+        self.has_retransmitted |= self.is_retransmitting;
         self.waits.push_back((seen.now_s, seen.queue_s));
         while self
             .waits
@@ -501,7 +507,7 @@ impl Control {
 
     /// A retransmitting device has no new samples.
     fn is_unsampled(&self, seen: &Sample) -> bool {
-        self.has_repeated && seen.now_s - self.sampled_s > (2.0 * seen.min_rtt_s).max(OLD_SAMPLE_S)
+        self.has_retransmitted && seen.now_s - self.sampled_s > (2.0 * seen.min_rtt_s).max(OLD_SAMPLE_S)
     }
 
     fn least_wait(&self, from_s: f64) -> f64 {
@@ -525,7 +531,7 @@ impl Control {
         if !is_close {
             // Their reports are half a second old: if they have just yielded to a queue that this device sees too, that
             // is no reason to raise the share.
-            let most = if wait_s > 2.0 * self.aim_s { 1.0 } else { *PULL.end() };
+            let most = if wait_s > 2.0 * self.target_s { 1.0 } else { *PULL.end() };
             // Without a queue there is room for both, unless there is a collapse point, which only the peers may have
             // found.
             let is_near = ratio * APART > 1.0 || seen.senders.saturating_sub(seen.own) < APART_FROM;
@@ -548,7 +554,7 @@ impl Control {
         KEEPS * self.plain.equal_part(seen).unwrap_or(0.0)
     }
 
-    fn begin_to_empty(&mut self, seen: &Sample, wait_s: f64) {
+    fn begin_drain(&mut self, seen: &Sample, wait_s: f64) {
         // The same for all, as far as a report may count.
         let theirs = seen
             .theirs
@@ -566,10 +572,10 @@ impl Control {
             };
         }
         self.share = seen.rate.min(self.share).max(self.floor);
-        self.enter_empty(seen, wait_s, before);
+        self.enter_drain(seen, wait_s, before);
     }
 
-    pub(super) fn enter_empty(&mut self, seen: &Sample, wait_s: f64, before: f64) {
+    pub(super) fn enter_drain(&mut self, seen: &Sample, wait_s: f64, before: f64) {
         // A queue that stands from here on is another one.
         self.their_longest_s = 0.0;
         (self.longest_s, self.carried, self.mean_wait_s) = (wait_s, self.share, 0.0);
@@ -594,7 +600,7 @@ impl Control {
             return;
         };
         self.longest_s = self.longest_s.max(wait_s);
-        if wait_s < self.aim_s && self.is_unsampled(seen) {
+        if wait_s < self.target_s && self.is_unsampled(seen) {
             // By the peers' reports the queue has gone, and retransmissions have kept this device slow. Their reports
             // raise its share to no more than there was.
             let each = self.plain.plain(seen).map(|all| all / seen.senders.max(1) as f64);
@@ -603,15 +609,15 @@ impl Control {
             } else {
                 each.unwrap_or(0.0)
             };
-            self.share = self.share.max((EMPTYING * seen.theirs.unwrap_or(0.0)).min(most));
-            (self.phase, self.begins_anew) = (Phase::Start, true);
-        } else if wait_s < 0.5 * self.aim_s {
+            self.share = self.share.max((DRAINING * seen.theirs.unwrap_or(0.0)).min(most));
+            (self.phase, self.restarts) = (Phase::Start, true);
+        } else if wait_s < 0.5 * self.target_s {
             self.phase = Phase::Probe {
                 since_s: seen.now_s,
                 most: SEARCH_MOST,
             };
             self.quiet_s = 0.0;
-            self.emptied = Some(Emptied {
+            self.emptied = Some(DrainedQueue {
                 at_s: seen.now_s,
                 before,
                 carried: self.carried,
@@ -621,7 +627,7 @@ impl Control {
         } else if is_round(seen, since_s, wait_s) {
             // A lone device's fresh baseline is what the medium carries.
             let is_fresh = before.is_infinite() && self.is_alone(seen.now_s);
-            if self.is_unsampled(seen) || self.is_repeating || is_fresh {
+            if self.is_unsampled(seen) || self.is_retransmitting || is_fresh {
                 // No evidence: this goodput is that of a recovery, or of a tiny window, not of the medium.
             } else if wait_s > GROWS * waited_s {
                 // The medium still gets slower.
@@ -644,14 +650,14 @@ impl Control {
 
     /// Whether no more is sent while draining than is delivered; beside the queue of others too, that is as much.
     fn yields(&self, seen: &Sample) -> bool {
-        EMPTYING * self.share < YIELDS * seen.rate.max(self.floor)
+        DRAINING * self.share < YIELDS * seen.rate.max(self.floor)
     }
 
     /// The upper bound of the share for now.
     fn ceiling(&mut self, seen: &Sample, wait_s: f64, too_long_s: f64, shows_after_s: f64) -> f64 {
         // No queue for long, below a level that was no collapse point: the medium has become faster.
         let has_room = self.collapse.is_none() && self.quiet_s > ROOM_AFTER * shows_after_s;
-        let is_old = |emptied: &Emptied| has_room || seen.now_s - emptied.at_s > REMEMBERED_S;
+        let is_old = |emptied: &DrainedQueue| has_room || seen.now_s - emptied.at_s > REMEMBERED_S;
         self.emptied = self.emptied.filter(|emptied| !is_old(emptied));
         let mut ceiling = f64::INFINITY;
         if let Some(emptied) = self.emptied {
@@ -669,7 +675,8 @@ impl Control {
                 self.their_longest_s > too_long_s && seen.theirs.is_none_or(|theirs| theirs < APART * emptied.before);
             // Soon after a baseline it may be the queue of peers still in theirs.
             let was_ours = emptied.at_s - self.returned_s > OTHERS_END_S && (few || was_theirs);
-            let regained = seen.rate > (REGAINED * emptied.before).max(SLOWED * emptied.carried) && wait_s < self.aim_s;
+            let regained =
+                seen.rate > (REGAINED * emptied.before).max(SLOWED * emptied.carried) && wait_s < self.target_s;
             if self.collapse.is_none() && was_long && was_ours && regained {
                 self.collapse = Some(CollapsePoint {
                     share: BELOW_COLLAPSE * emptied.before,
@@ -692,7 +699,7 @@ impl Control {
         self.notice(seen, wait_s, dt_s, shows_after_s);
         let round_trips = dt_s / (seen.min_rtt_s + wait_s);
         let growth = match self.phase {
-            Phase::Start | Phase::Probe { .. } if wait_s > self.aim_s => {
+            Phase::Start | Phase::Probe { .. } if wait_s > self.target_s => {
                 self.share = self.share.min(1.05 * seen.rate);
                 self.phase = Phase::Steady;
                 1.0
@@ -700,10 +707,10 @@ impl Control {
             Phase::Start => {
                 self.share = self.share.max(2.0 * seen.rate);
                 // A device that restarts in its group has enough with the peers' share.
-                let is_enough = |theirs: &f64| self.begins_anew && self.share > APART * theirs;
+                let is_enough = |theirs: &f64| self.restarts && self.share > APART * theirs;
                 if let Some(theirs) = seen.theirs.filter(is_enough) {
                     self.share = (APART * theirs).max(seen.rate).max(self.floor);
-                    (self.phase, self.begins_anew) = (Phase::Steady, false);
+                    (self.phase, self.restarts) = (Phase::Steady, false);
                 }
                 return;
             }
@@ -721,7 +728,7 @@ impl Control {
             let least = (LOWERED * self.held_share).min(self.share);
             self.share = (self.share * growth).max(least);
         }
-        if wait_s <= self.aim_s {
+        if wait_s <= self.target_s {
             self.held_share = self.share;
         }
         if self.collapse.is_some() && self.share > ceiling {
@@ -737,7 +744,7 @@ impl Control {
         // By the group's paths, the same for all: by its own RTT, a device on a long path would hardly raise its share,
         // and those on short paths would come down to it.
         let path_s = seen.group_rtt_s.clamp(seen.min_rtt_s / PATHS, PATHS * seen.min_rtt_s);
-        let off = (self.aim_s - wait_s) / path_s;
+        let off = (self.target_s - wait_s) / path_s;
         let by_queue = if off < 0.0 {
             (LOWER * off).max(-0.5)
         } else {
@@ -753,7 +760,7 @@ impl Control {
 
     /// How long there has been no queue; a standing queue that has gone means a faster medium.
     fn notice(&mut self, seen: &Sample, wait_s: f64, dt_s: f64, shows_after_s: f64) {
-        self.quiet_s = if wait_s < 0.5 * self.aim_s {
+        self.quiet_s = if wait_s < 0.5 * self.target_s {
             self.quiet_s + dt_s
         } else {
             0.0
@@ -761,16 +768,16 @@ impl Control {
         // A peer's delay is a smoothed RTT, half a second old: it shows that a queue stood, and that it has gone for
         // all.
         let theirs_s = seen.their_queue_s;
-        let is_gone = self.least_wait(f64::NEG_INFINITY) < GONE * self.aim_s;
+        let is_gone = self.least_wait(f64::NEG_INFINITY) < GONE * self.target_s;
         self.gone_s = if is_gone { self.gone_s + dt_s } else { 0.0 };
         // (Jitter on their paths looks like a queue: then the share grows as if none had stood.)
-        let is_gone_for_all = theirs_s.is_none_or(|theirs_s| theirs_s < GONE_FOR_ALL * self.aim_s);
+        let is_gone_for_all = theirs_s.is_none_or(|theirs_s| theirs_s < GONE_FOR_ALL * self.target_s);
         if !is_gone || !is_gone_for_all {
             let longer_s = theirs_s.map_or(wait_s, |theirs_s| theirs_s.max(wait_s));
             self.mean_wait_s += (longer_s - self.mean_wait_s) * (dt_s / MEAN_OVER_S).min(1.0);
         }
         let has_gone = is_gone_for_all && self.gone_s > GONE_FOR * shows_after_s;
-        if self.phase == Phase::Steady && has_gone && self.mean_wait_s > STOOD * self.aim_s {
+        if self.phase == Phase::Steady && has_gone && self.mean_wait_s > STOOD * self.target_s {
             self.mean_wait_s = 0.0;
             self.phase = Phase::Probe {
                 since_s: seen.now_s,
@@ -800,7 +807,7 @@ impl Control {
     /// The part of the share to use now.
     pub fn part(&self) -> f64 {
         if matches!(self.phase, Phase::Drain { .. }) {
-            EMPTYING
+            DRAINING
         } else {
             1.0
         }

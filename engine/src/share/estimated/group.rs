@@ -39,7 +39,7 @@ pub struct Sending {
     /// Limited by cwnd.
     pub wants_more: bool,
     /// It retransmits, and has no delay samples meanwhile. Not reported by peers.
-    pub is_repeating: bool,
+    pub is_retransmitting: bool,
 }
 
 impl Sending {
@@ -63,10 +63,10 @@ impl Sending {
         (self.latest_rtt_s.unwrap_or(self.srtt_s) - self.min_rtt_s).max(0.0)
     }
 
-    /// The share of weight 1 that its window represents at a target queueing delay of `aim_s`.
-    pub fn share(&self, aim_s: f64, segment_bytes: f64) -> f64 {
+    /// The share of weight 1 that its window represents at a target queueing delay of `target_s`.
+    pub fn share(&self, target_s: f64, segment_bytes: f64) -> f64 {
         let window = (self.cwnd_bytes - HELD_BACK_SEGMENTS * segment_bytes).max(segment_bytes);
-        window / (self.min_rtt_s + aim_s) / self.weight
+        window / (self.min_rtt_s + target_s) / self.weight
     }
 }
 
@@ -109,7 +109,7 @@ pub fn own(members: &[Member], segment_bytes: f64) -> Vec<Sending> {
         weight: part(member),
         may_have: part(member),
         voice: 1.0 / members.len() as f64,
-        is_repeating: member.is_repeating,
+        is_retransmitting: member.is_retransmitting,
         wants_more: member.unsent_bytes > 0,
     };
     members.iter().map(of).collect()
@@ -142,7 +142,7 @@ pub fn of_device(told: &[Sender], segment_bytes: f64) -> Vec<Sending> {
             may_have: weight(sender.class) / count,
             voice: 1.0 / count,
             wants_more: f64::from(sender.queue_bytes) > cwnd_bytes,
-            is_repeating: false,
+            is_retransmitting: false,
         }
     };
     senders.map(of).collect()

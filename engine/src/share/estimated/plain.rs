@@ -36,14 +36,14 @@ const FRESH_S: std::ops::Range<f64> = 4.0..10.0;
 const LITTLE: f64 = 0.5;
 const LITTLE_FROM_S: f64 = 2.0;
 /// If unmeasured, plain TCP is assumed to have a queue of this part of the minimum RTT.
-const TOLD_QUEUE: f64 = 0.5;
+const ASSUMED_QUEUE: f64 = 0.5;
 /// The recent goodput is a mean over this time.
 const LATELY_S: f64 = 1.5;
 /// Nothing is judged while it rises by this much in that time.
 const RISES: f64 = 0.02;
 /// A report counts for at most this multiple of the median; of two devices, the other's for this multiple of the own.
-const BOAST: f64 = 2.0;
-const BOAST_OF_TWO: f64 = 1.25;
+const REPORTED_MOST: f64 = 2.0;
+const REPORTED_MOST_OF_TWO: f64 = 1.25;
 
 /// A measured baseline.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +82,7 @@ pub struct Plain {
     counted: BaselineCount,
     known: Option<PlainTcp>,
     /// The unlimited rate of a connection by the peers' reports.
-    told_each: Option<f64>,
+    reported_each: Option<f64>,
     /// The group's mean goodput with limits: by the reports, and by this device's own, since all with enough to send
     /// have the same.
     told: f64,
@@ -143,7 +143,7 @@ impl Plain {
         let was_tried = self
             .tried_s
             .is_some_and(|at_s| (BASELINE_S..KNOWN_S).contains(&(now_s - at_s)));
-        if self.known.is_some() || was_tried || seen.is_told() || now_s - began_s >= BASELINE_S {
+        if self.known.is_some() || was_tried || seen.is_reported() || now_s - began_s >= BASELINE_S {
             return None;
         }
         if self.tried_s.is_none_or(|at_s| now_s - at_s >= KNOWN_S) {
@@ -209,7 +209,7 @@ impl Plain {
     pub fn hear(&mut self, seen: &Sample) {
         let connections = seen.own as f64 + seen.demands.iter().map(|demand| demand.connections).sum::<f64>();
         let each = self.plain(seen).map(|all| all / connections);
-        self.told_each = each.or(self.told_each.filter(|_| seen.senders > seen.own));
+        self.reported_each = each.or(self.reported_each.filter(|_| seen.senders > seen.own));
     }
 
     /// A poll with limits; `holds`: neither probing nor draining.
@@ -281,8 +281,8 @@ impl Plain {
 
     /// The unlimited window of a connection among so many: as measured, or by the peers' reports.
     pub fn window_bytes(&self, min_rtt_s: f64, connections: usize) -> Option<f64> {
-        let queue_s = self.known.map_or(TOLD_QUEUE * min_rtt_s, |known| known.queue_s);
-        Some(self.demand(connections).or(self.told_each)? * (min_rtt_s + queue_s))
+        let queue_s = self.known.map_or(ASSUMED_QUEUE * min_rtt_s, |known| known.queue_s);
+        Some(self.demand(connections).or(self.reported_each)? * (min_rtt_s + queue_s))
     }
 
     /// The group's goodput relative to the unlimited one, once both are known.
@@ -325,8 +325,8 @@ impl Plain {
         let before_middle = usize::from(own.is_some());
         let most_say = *said.get(said.len().saturating_sub(before_middle) / 2)?;
         let authenticated = match (&own, said.len()) {
-            (Some(own), 2) => BOAST_OF_TWO * each(own),
-            _ => BOAST * most_say,
+            (Some(own), 2) => REPORTED_MOST_OF_TWO * each(own),
+            _ => REPORTED_MOST * most_say,
         };
         let others = seen.demands.iter();
         let others_rate: f64 = others

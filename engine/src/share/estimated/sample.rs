@@ -42,8 +42,8 @@ pub struct Sample {
 }
 
 impl Sample {
-    pub fn is_told(&self) -> bool {
-        is_told(&self.demands, self.senders.saturating_sub(self.own))
+    pub fn is_reported(&self) -> bool {
+        is_reported(&self.demands, self.senders.saturating_sub(self.own))
     }
 }
 
@@ -56,7 +56,7 @@ pub struct DeviceDemand {
 
 /// Most of so many other devices report a rate: one alone would keep all others from measuring. A demand of nothing
 /// does not count.
-pub fn is_told(demands: &[DeviceDemand], others: usize) -> bool {
+pub fn is_reported(demands: &[DeviceDemand], others: usize) -> bool {
     let say = demands.iter().filter(|demand| demand.rate > 0.0).count() as f64;
     say > MOST_SAY * others as f64
 }

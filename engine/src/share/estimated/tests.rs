@@ -16,7 +16,7 @@ const POLL_S: f64 = 0.1;
 const FLOOR: f64 = 0.1 * 125_000.0;
 
 /// Draining begins.
-const EMPTYING: Phase = Phase::Drain {
+const DRAINING: Phase = Phase::Drain {
     round: 0,
     first_s: 0.0,
     since_s: 0.0,
@@ -32,7 +32,7 @@ fn mbit(mbit: f64) -> f64 {
 struct Link {
     carries: f64,
     /// The rate of stations that never yield.
-    strangers: f64,
+    others_rate: f64,
     /// The total rate without limits: a queue at which an access point drops acknowledgements frees airtime.
     unlimited: f64,
     queue_bytes: f64,
@@ -45,7 +45,7 @@ impl Link {
     fn new(carries_mbit: f64, devices: usize) -> Self {
         Self {
             carries: mbit(carries_mbit),
-            strangers: 0.0,
+            others_rate: 0.0,
             unlimited: mbit(carries_mbit),
             queue_bytes: 0.0,
             devices: (0..devices).map(|_| Control::new(Prefer::Balanced, FLOOR)).collect(),
@@ -65,7 +65,7 @@ impl Link {
         self.now_s += POLL_S;
         let queue_s = self.queue_bytes / self.carries;
         let sent: Vec<f64> = self.devices.iter().map(|device| self.sends(device, queue_s)).collect();
-        let offered = sent.iter().sum::<f64>() + self.strangers;
+        let offered = sent.iter().sum::<f64>() + self.others_rate;
         self.queue_bytes = (self.queue_bytes + (offered - self.carries) * POLL_S).max(0.0);
         let slower = (self.carries / offered).min(1.0);
         // For a device without limits the window represents what it sends.
@@ -107,7 +107,7 @@ impl Link {
         match device.phase {
             _ if device.share == 0.0 => mbit(0.1),
             Phase::Suspended { .. } => self.unlimited / self.devices.len() as f64,
-            _ => device.part() * device.share * (RTT_S + device.aim_s) / (RTT_S + queue_s),
+            _ => device.part() * device.share * (RTT_S + device.target_s) / (RTT_S + queue_s),
         }
     }
 
@@ -165,7 +165,7 @@ fn limits_are_suspended_when_a_queue_stays_despite_yielding() {
     let mut link = Link::new(20.0, 2);
     link.run(20.0);
     // Other stations take the rest of the link and fill its queue.
-    link.strangers = mbit(21.0);
+    link.others_rate = mbit(21.0);
     link.queue_bytes = 0.2 * link.carries;
     link.run(10.0);
     let suspended = |device: &Control| matches!(device.phase, Phase::Suspended { .. });
@@ -405,7 +405,7 @@ fn a_pause_while_draining_does_not_suspend_limits() {
     pass(&mut control, 0.0, 0.5, |now_s| seen(now_s, 0.05, 0.05));
     assert!(matches!(control.phase, Phase::Drain { .. }), "{:?}", control.phase);
     control.step(&seen(30.0, 0.05, 0.05));
-    let is_strange = matches!(control.phase, Phase::Suspended { reason, .. } if reason != Why::Unknown);
+    let is_strange = matches!(control.phase, Phase::Suspended { reason, .. } if reason != SuspensionReason::Unknown);
     assert!(!is_strange, "{:?}", control.phase);
 }
 
@@ -421,7 +421,7 @@ fn a_device_does_not_yield_alone_when_most_peers_have_far_more_in_flight() {
         let found = matches!(
             control.phase,
             Phase::Suspended {
-                reason: Why::Others,
+                reason: SuspensionReason::Others,
                 ..
             }
         );
@@ -597,7 +597,7 @@ fn is_back(theirs_mbit: f64) -> bool {
     let mut control = limiting();
     control.phase = Phase::Suspended {
         until_s: 120.0,
-        reason: Why::Worse,
+        reason: SuspensionReason::Worse,
     };
     pass(&mut control, 0.0, 20.0, |now_s| Sample {
         theirs: Some(mbit(theirs_mbit)),
@@ -615,23 +615,23 @@ fn a_device_that_suspends_limits_alone_resumes_within_seconds() {
 /// Its last sample is from the queue that caused its losses; the peers have seen since that it has gone.
 #[test]
 fn a_retransmitting_device_accepts_the_peers_report_that_the_queue_has_gone() {
-    for (is_repeating, is_free) in [(true, true), (false, false)] {
+    for (is_retransmitting, is_free) in [(true, true), (false, false)] {
         let mut control = limiting();
-        control.is_repeating = is_repeating;
+        control.is_retransmitting = is_retransmitting;
         pass(&mut control, 0.0, 1.5, |now_s| Sample {
             theirs: Some(mbit(5.0)),
             their_queue_s: Some(0.0),
             rate: mbit(0.2),
             ..seen(now_s, 0.05, 0.05)
         });
-        let begins_anew = matches!(
+        let restarts = matches!(
             control.phase,
             Phase::Suspended {
-                reason: Why::Unknown,
+                reason: SuspensionReason::Unknown,
                 ..
             }
         );
-        assert_eq!(begins_anew, is_free, "{is_repeating}: {:?}", control.phase);
+        assert_eq!(restarts, is_free, "{is_retransmitting}: {:?}", control.phase);
     }
 }
 
@@ -639,7 +639,7 @@ fn a_retransmitting_device_accepts_the_peers_report_that_the_queue_has_gone() {
 #[test]
 fn a_retransmitting_device_does_not_suspend_limits_for_some_seconds() {
     let mut control = limiting();
-    control.is_repeating = true;
+    control.is_retransmitting = true;
     let slow = |now_s| Sample {
         rate: mbit(0.2),
         ..seen(now_s, 0.05, 0.05)
@@ -674,12 +674,18 @@ fn a_lone_device_that_loses_retransmissions_suspends_limits() {
             true => seen(now_s, 0.05, 0.05),
             false => alone(now_s),
         });
-        control.is_repeating = true;
+        control.is_retransmitting = true;
         pass(&mut control, 8.0, 1.5, |now_s| Sample {
             moved_bytes: 0.0,
             ..alone(now_s)
         });
-        let found = matches!(control.phase, Phase::Suspended { reason: Why::Lost, .. });
+        let found = matches!(
+            control.phase,
+            Phase::Suspended {
+                reason: SuspensionReason::Lost,
+                ..
+            }
+        );
         assert_eq!(found, is_given_up, "{had_company}: {:?}", control.phase);
     }
 }
@@ -716,7 +722,7 @@ fn a_delay_that_half_the_share_does_not_shorten_lowers_it_no_further() {
 #[test]
 fn no_report_raises_a_retransmitting_device_above_its_former_share() {
     let mut control = limiting();
-    control.is_repeating = true;
+    control.is_retransmitting = true;
     pass(&mut control, 0.0, 1.6, |now_s| Sample {
         theirs: Some(mbit(1e6)),
         rate: mbit(0.2),
@@ -809,7 +815,7 @@ fn the_floor_holds_while_draining() {
     });
     let floor = |policy: &EstimatedCapacity| policy.limits(1.0, 1.0, RTT_S).pacing_rate_bytes_per_s;
     assert!(floor(&policy) >= Some(mbit(2.0) as u64));
-    policy.control.phase = EMPTYING;
+    policy.control.phase = DRAINING;
     assert!(floor(&policy) >= Some(mbit(2.0) as u64));
 }
 
@@ -818,20 +824,20 @@ fn the_reason_counts_a_suspension_down_in_status_only() {
     let mut policy = EstimatedCapacity::from_config(&Cap::default());
     for (reason, has_others, left_s, expected) in [
         (
-            Why::Strange,
+            SuspensionReason::OtherStations,
             false,
             None,
             "a queue stays though this device yields, as that of a station without giveway: not limiting for two minutes",
         ),
         (
-            Why::Strange,
+            SuspensionReason::OtherStations,
             true,
             Some(96.2),
             "a queue stays though this device and its peers yield, as that of a station without giveway: not limiting \
              for another 97 s",
         ),
         (
-            Why::Unknown,
+            SuspensionReason::Unknown,
             false,
             Some(5.0),
             "not limiting for another 5 s, to measure the rate of unlimited TCP",
@@ -842,7 +848,7 @@ fn the_reason_counts_a_suspension_down_in_status_only() {
     }
     policy.control.phase = Phase::Suspended {
         until_s: 100.0,
-        reason: Why::Worse,
+        reason: SuspensionReason::Worse,
     };
     policy.now_s = 58.5;
     assert_eq!(policy.unlimited_for_s(), Some(41.5));
@@ -868,7 +874,7 @@ fn member(rtt_ms: u64, cwnd: u32) -> Member {
         delivered_segments: 0,
         mss_bytes: 1_448,
         unsent_bytes: 1_000_000,
-        is_repeating: false,
+        is_retransmitting: false,
     }
 }
 
@@ -879,10 +885,10 @@ fn connections_of_different_rtt_get_the_same_rate() {
     let paced = |rtt_s: f64| policy.limits(mbit(2.0), 1.0, rtt_s).pacing_rate_bytes_per_s;
     assert_eq!(paced(0.02), paced(0.3));
     let cwnd = |rtt_s: f64| f64::from(policy.limits(mbit(2.0), 1.0, rtt_s).cwnd.expect("limited"));
-    let aim_s = policy.control.aim_s;
+    let target_s = policy.control.target_s;
     let by_rtt = (cwnd(0.3) - HELD_BACK_SEGMENTS) / (cwnd(0.02) - HELD_BACK_SEGMENTS);
     assert!(
-        (by_rtt / ((0.3 + aim_s) / (0.02 + aim_s)) - 1.0).abs() < 0.3,
+        (by_rtt / ((0.3 + target_s) / (0.02 + target_s)) - 1.0).abs() < 0.3,
         "{by_rtt}"
     );
 }
@@ -892,7 +898,7 @@ fn no_limit_makes_each_loss_a_timeout() {
     let mut policy = EstimatedCapacity::from_config(&Cap::default());
     let cwnd = |policy: &EstimatedCapacity, weight: f64, rtt_s: f64| policy.limits(mbit(0.1), weight, rtt_s).cwnd;
     assert_eq!(cwnd(&policy, 1.0, 0.256), Some(INITIAL_CWND));
-    policy.control.phase = EMPTYING;
+    policy.control.phase = DRAINING;
     assert_eq!(cwnd(&policy, 1.0, 0.256), Some(INITIAL_CWND));
     // Where that would be a rate of its own, or with many connections, the floor is unchanged.
     assert_eq!(cwnd(&policy, 1.0, 0.02), Some(FLOOR_SEGMENTS));
@@ -903,7 +909,7 @@ fn no_limit_makes_each_loss_a_timeout() {
 fn the_pacing_rate_drains_the_queue_at_any_share() {
     let mut policy = EstimatedCapacity::from_config(&Cap::default());
     let paced = |policy: &EstimatedCapacity| policy.limits(mbit(0.19), 1.0, 0.256).pacing_rate_bytes_per_s;
-    policy.control.phase = EMPTYING;
+    policy.control.phase = DRAINING;
     assert_eq!(paced(&policy), Some((PACING * mbit(0.1)) as u64));
 }
 
@@ -928,7 +934,7 @@ fn suspended_again() -> EstimatedCapacity {
     pass(&mut policy.control, 8.0, 4.0, |now_s| seen(now_s, 0.0, 0.0));
     policy.control.phase = Phase::Suspended {
         until_s: 130.0,
-        reason: Why::Strange,
+        reason: SuspensionReason::OtherStations,
     };
     policy
 }
@@ -950,13 +956,13 @@ fn a_suspension_regains_the_unlimited_window_and_no_more() {
     policy.regaining.insert(few[0].cookie, 0.0);
     policy.control.phase = Phase::Suspended {
         until_s: 130.0,
-        reason: Why::Unknown,
+        reason: SuspensionReason::Unknown,
     };
     policy.follow_regaining(&few, &own);
     assert!(policy.regaining.is_empty(), "a baseline has no limits");
     policy.control.phase = Phase::Suspended {
         until_s: 130.0,
-        reason: Why::Strange,
+        reason: SuspensionReason::OtherStations,
     };
     policy.regaining.insert(few[0].cookie, 0.0);
     policy.now_s = REGAINS_S + 1.0;
@@ -1240,7 +1246,7 @@ fn the_last_second_of_a_baseline_does_not_count() {
 #[test]
 fn after_a_baseline_probing_ends_at_an_equal_part_of_it() {
     let mut control = after_a_baseline();
-    control.enter_empty(&seen(8.0, 0.05, 0.05), 0.05, f64::INFINITY);
+    control.enter_drain(&seen(8.0, 0.05, 0.05), 0.05, f64::INFINITY);
     control.share = mbit(3.0);
     pass(&mut control, 8.0, 3.0, |now_s| Sample {
         rate: mbit(20.0),
@@ -1364,7 +1370,7 @@ proptest! {
                 segment_bytes: SEGMENT_BYTES,
             });
             prop_assert!(control.share >= FLOOR && control.share.is_finite(), "{}", control.share);
-            prop_assert!(control.aim_s <= 0.15 * RTT_S);
+            prop_assert!(control.target_s <= 0.15 * RTT_S);
         }
     }
 }
@@ -1555,16 +1561,16 @@ fn a_lying_peer_with_a_short_queue_starves_nobody() {
     for part in [0.65, 1.2] {
         let mut link = Link::new(20.0, 1);
         // Until 12 s it shares as plain TCP does.
-        (link.unlimited, link.strangers, link.lie) = (mbit(10.0), mbit(10.0), Some(mbit(10.0)));
+        (link.unlimited, link.others_rate, link.lie) = (mbit(10.0), mbit(10.0), Some(mbit(10.0)));
         link.run(12.0);
         link.lie = Some(1.0);
         let mut starved_s = 0.0;
         for _ in 0..1_200 {
             let device = &link.devices[0];
             let sends = link.sends(device, link.queue_bytes / link.carries);
-            let lacks = part * device.aim_s * link.carries - link.queue_bytes;
+            let lacks = part * device.target_s * link.carries - link.queue_bytes;
             starved_s += if sends < mbit(3.0) { POLL_S } else { 0.0 };
-            link.strangers = (link.carries - sends + lacks / POLL_S).max(0.0);
+            link.others_rate = (link.carries - sends + lacks / POLL_S).max(0.0);
             link.pass();
         }
         assert!(

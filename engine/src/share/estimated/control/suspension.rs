@@ -7,7 +7,7 @@
 
 use super::super::plain::BASELINE_S;
 use super::super::sample::Sample;
-use super::{Control, OTHERS_END_S, Phase, REPORT_S, STAYS, Why, is_round};
+use super::{Control, OTHERS_END_S, Phase, REPORT_S, STAYS, SuspensionReason, is_round};
 
 /// The peers have no limits if they have this multiple of what this device had.
 const OUTGROWN: f64 = 2.0;
@@ -38,13 +38,19 @@ const ALONE_S: f64 = 30.0;
 const LOST_S: f64 = 3.0;
 const LOST_ROUNDS: f64 = 6.0;
 /// A retransmitting device without samples suspends nothing for this long.
-const REPEATS_S: f64 = 10.0;
+const RETRANSMITS_S: f64 = 10.0;
 /// How long it has to last soon after a baseline.
 const EARLY_S: f64 = 0.5;
 
 impl Control {
     /// Whether a queue belongs to others, or the goodput is lower than limits are worth.
-    pub(super) fn strange(&mut self, seen: &Sample, wait_s: f64, too_long_s: f64, dt_s: f64) -> Option<Why> {
+    pub(super) fn suspension_reason(
+        &mut self,
+        seen: &Sample,
+        wait_s: f64,
+        too_long_s: f64,
+        dt_s: f64,
+    ) -> Option<SuspensionReason> {
         if let Phase::Suspended { until_s, reason } = self.phase {
             self.of_plain = None;
             if self.has_left_alone(seen, reason, dt_s) {
@@ -62,31 +68,31 @@ impl Control {
             // A lone device has no reports of the delay, and limits delay loss recovery.
             let silent_s = seen.now_s - self.sampled_s;
             if self.is_alone(seen.now_s) && silent_s > LOST_S.max(LOST_ROUNDS * seen.min_rtt_s) {
-                return Some(Why::Lost);
+                return Some(SuspensionReason::Lost);
             }
-            if silent_s < REPEATS_S {
+            if silent_s < RETRANSMITS_S {
                 return None;
             }
         }
         if self.is_worse_early(seen, wait_s, dt_s) {
-            return Some(Why::Worse);
+            return Some(SuspensionReason::Worse);
         }
         if self.is_outgrown(seen, wait_s, too_long_s, dt_s) {
-            return Some(Why::Others);
+            return Some(SuspensionReason::Others);
         }
         let stays = if seen.their_queue_s.is_none_or(|queue_s| queue_s > SHARED * too_long_s) {
-            Why::Strange
+            SuspensionReason::OtherStations
         } else {
-            Why::Own
+            SuspensionReason::Own
         };
         match self.phase {
-            Phase::Drain { .. } => self.does_not_empty(seen, wait_s, too_long_s, stays).then_some(stays),
+            Phase::Drain { .. } => self.does_not_drain(seen, wait_s, too_long_s, stays).then_some(stays),
             Phase::Steady if self.stands_s > STANDS_S => Some(stays),
             Phase::Steady => {
                 // Without a queue, low goodput is not its cost.
-                let waits = self.waits_s > self.wish.waits * self.aim_s;
+                let waits = self.waits_s > self.wish.waits * self.target_s;
                 let is_clear = self.worse_s > SURE_S || part.is_some_and(|part| part < self.wish.clearly);
-                (waits && is_clear).then_some(Why::Worse)
+                (waits && is_clear).then_some(SuspensionReason::Worse)
             }
             _ => None,
         }
@@ -97,7 +103,7 @@ impl Control {
     }
 
     /// Whether a queue stays although this device yields.
-    fn does_not_empty(&self, seen: &Sample, wait_s: f64, too_long_s: f64, stays: Why) -> bool {
+    fn does_not_drain(&self, seen: &Sample, wait_s: f64, too_long_s: f64, stays: SuspensionReason) -> bool {
         let Phase::Drain {
             round,
             first_s,
@@ -113,14 +119,14 @@ impl Control {
         let rounds = if has_others { 2 } else { 1 };
         let is_after_baseline = has_others && before.is_infinite() && seen.now_s - first_s < OTHERS_END_S;
         // A queue that was short and has grown again did respond.
-        let least_s = if stays == Why::Own { OWN } else { STAYS } * too_long_s;
+        let least_s = if stays == SuspensionReason::Own { OWN } else { STAYS } * too_long_s;
         let is_long = wait_s.min(waited_s) > least_s && wait_s > STAYS * waited_s;
         let is_left = is_long && round >= rounds && !is_after_baseline && self.yields(seen);
         let lasts = seen.now_s - first_s > LASTS_S + LASTS_ROUNDS * (seen.min_rtt_s + wait_s);
         // A sample is needed from this round; and where the peers see no queue, a device below half of its floor was
         // retransmitting, whose delay is no queue.
-        let is_new = self.delivered_s > since_s && wait_s > 0.5 * self.aim_s;
-        let is_queue = is_new && (stays == Why::Strange || seen.rate > 0.5 * self.floor);
+        let is_new = self.delivered_s > since_s && wait_s > 0.5 * self.target_s;
+        let is_queue = is_new && (stays == SuspensionReason::OtherStations || seen.rate > 0.5 * self.floor);
         is_queue && is_round(seen, since_s, wait_s) && (is_left || lasts)
     }
 
@@ -145,8 +151,8 @@ impl Control {
         // A delay above an RTT may be the collapse that ends a baseline, and one without deliveries since is old.
         let may_be_collapse = wait_s >= seen.min_rtt_s && !self.plain.is_past_collapse();
         let is_now = seen.now_s - self.delivered_s < REPORT_S;
-        let waits = wait_s >= self.aim_s && !may_be_collapse && is_now;
-        let they_wait = seen.their_queue_s.is_none_or(|queue_s| queue_s > 0.5 * self.aim_s);
+        let waits = wait_s >= self.target_s && !may_be_collapse && is_now;
+        let they_wait = seen.their_queue_s.is_none_or(|queue_s| queue_s > 0.5 * self.target_s);
         self.early_s = if is_less && waits && they_wait {
             self.early_s + dt_s
         } else {
@@ -157,17 +163,17 @@ impl Control {
 
     /// A queue that this device saw alone was not of other stations: the peers go on without this device, which is one
     /// to them.
-    fn has_left_alone(&mut self, seen: &Sample, reason: Why, dt_s: f64) -> bool {
-        let is_alone =
-            !matches!(reason, Why::Unknown) && seen.theirs.is_some_and(|theirs| OUTGROWN * theirs < seen.rate);
+    fn has_left_alone(&mut self, seen: &Sample, reason: SuspensionReason, dt_s: f64) -> bool {
+        let is_alone = !matches!(reason, SuspensionReason::Unknown)
+            && seen.theirs.is_some_and(|theirs| OUTGROWN * theirs < seen.rate);
         self.outgrown_s = if is_alone { self.outgrown_s + dt_s } else { 0.0 };
         self.outgrown_s > ALONE_FOR_S
     }
 
-    pub(super) fn suspend(&mut self, now_s: f64, reason: Why) {
+    pub(super) fn suspend(&mut self, now_s: f64, reason: SuspensionReason) {
         (self.early_s, self.outgrown_s) = (0.0, 0.0);
         // A finding of one device alone: its group, which may only be out of hearing, goes without it as long.
-        let for_s = if matches!(reason, Why::Own | Why::Lost) {
+        let for_s = if matches!(reason, SuspensionReason::Own | SuspensionReason::Lost) {
             BASELINE_S
         } else {
             SUSPENDED_S
@@ -196,7 +202,7 @@ impl Control {
         self.phase = Phase::Steady;
         if wait_s > too_long_s {
             // No share of this device made this queue: it shows no collapse point.
-            self.enter_empty(seen, wait_s, f64::INFINITY);
+            self.enter_drain(seen, wait_s, f64::INFINITY);
         }
     }
 }
