@@ -14,6 +14,9 @@ use crate::outcome::{Curve, Metrics, Results, shares};
 use crate::scenario::{Plot, Trace};
 use chart::{Chart, ChartKind, Line};
 
+/// More have no place in the legend.
+const MOST_BARS: usize = 14;
+
 pub fn draw(plots: &[Plot], results: &Results, out: &Path) -> Result<Vec<PathBuf>> {
     let means = results.means();
     let mut files = Vec::new();
@@ -69,7 +72,50 @@ pub fn draw(plots: &[Plot], results: &Results, out: &Path) -> Result<Vec<PathBuf
     Ok(files)
 }
 
-type Points = BTreeMap<String, Metrics>;
+/// As text: the first of the plots that takes no more than these numbers, or else a bar for each of the rows.
+pub fn of_numbers(plots: &[Plot], points: &Points, metric: &str, rows: &[&str]) -> Result<Option<String>> {
+    for plot in plots {
+        let (title, axes, kind, lines): (&str, _, _, Vec<Line>) = match plot {
+            Plot::Sweep {
+                title,
+                x,
+                y,
+                lines,
+                levels,
+                ..
+            } => (title, (*x, y.1), ChartKind::Lines, sweep(y.0, lines, levels, points)),
+            Plot::Stations { title, variants, .. } => {
+                let lines = variants
+                    .iter()
+                    .filter_map(|variant| stations(variant, points))
+                    .collect();
+                (title, ("station", "goodput, Mbit/s"), ChartKind::Bars, lines)
+            }
+            _ => continue,
+        };
+        let chart = Chart {
+            title,
+            axes,
+            kind,
+            lines,
+        };
+        if let Some(svg) = chart.svg()? {
+            return Ok(Some(svg));
+        }
+    }
+    let bar = |row: &&str| Some(Line::new(*row, vec![(1.0, *points.get(*row)?.get(metric)?)]));
+    let lines: Vec<Line> = rows.iter().filter_map(bar).collect();
+    let tells = (2..=MOST_BARS).contains(&lines.len()) && lines.iter().any(|line| line.points[0].1 > 0.0);
+    let chart = Chart {
+        title: metric,
+        axes: ("", metric),
+        kind: ChartKind::Bars,
+        lines,
+    };
+    if tells { chart.svg() } else { Ok(None) }
+}
+
+pub type Points = BTreeMap<String, Metrics>;
 
 fn sweep(metric: &str, lines: &[(&str, String)], levels: &[(&str, &str)], means: &Points) -> Vec<Line> {
     let along = |prefix: &str| {

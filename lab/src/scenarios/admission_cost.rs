@@ -22,7 +22,7 @@ use enqueue::{Enqueue, EnqueueCost};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "admission-cost",
-    about: "instructions of admitting a packet, and random cases against the exact walk",
+    about: "Instructions of admitting one more packet with a deadline, by the number of packets queued, and a million random cases against an exact decision",
     seconds: 1,
     warmup_s: 0,
     parameters: &[
