@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::outcome::Metrics;
 use crate::scenario::{At, Check, CheckKind, Quantity, Relation};
 
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub struct Verdict {
     pub name: String,
     pub kind: CheckKind,

@@ -42,6 +42,7 @@ mod process;
 mod progress;
 mod records;
 mod report;
+mod results;
 mod role;
 mod runner;
 mod scenario;
@@ -64,6 +65,7 @@ use clap::{Args, Parser, Subcommand};
 use outcome::Results;
 use parameters::Parameters;
 use report::ScenarioReport;
+use results::Origin;
 use role::report;
 
 use runner::guests::RESULTS_FILE;
@@ -92,6 +94,8 @@ enum Command {
     Run(RunArguments),
     /// Run a command in a QEMU guest with another kernel
     Guest(guest::GuestArguments),
+    /// Write the pages of the results that the repository keeps, or take in a run's
+    Results(results::ResultsArguments),
     /// Try each capability on each kernel: this machine's, and those of guests
     Kernels(kernels::KernelsArguments),
     #[command(hide = true)]
@@ -184,6 +188,7 @@ fn main() -> ExitCode {
             Err(error) => Err(error),
         },
         Command::Kernels(arguments) => kernels::command(&arguments),
+        Command::Results(arguments) => results::command(&arguments),
         Command::List { scenario } => list(scenario.as_deref()),
         Command::Run(arguments) => run(&arguments),
         Command::Role { name, description } => act(&name, &description).map(|()| true),
@@ -268,6 +273,7 @@ fn run(arguments: &RunArguments) -> Result<bool> {
         said: results.said.clone(),
         failed: &results.failed,
         checks,
+        origin: Origin::of_this_run(),
     };
     let figures = plot::draw(&plan.plots, &results, &out)?;
     let json = serde_json::to_string(&report)?;

@@ -13,6 +13,9 @@ use crate::outcome::{Curve, Metrics, Results, shares};
 use crate::scenario::{Plot, Trace};
 use chart::{Chart, ChartKind, Line};
 
+/// More have no place in the legend.
+const MOST_LINES: usize = 14;
+
 pub fn draw(plots: &[Plot], results: &Results, out: &Path) -> Result<Vec<PathBuf>> {
     let means = results.means();
     let mut files = Vec::new();
@@ -66,6 +69,57 @@ pub fn draw(plots: &[Plot], results: &Results, out: &Path) -> Result<Vec<PathBuf
         files.extend(chart.draw(&out.join(format!("{file}.svg")))?);
     }
     Ok(files)
+}
+
+/// As text: the first of the plots that takes no more than these numbers, or else a bar for each of the rows.
+pub fn of_numbers(
+    plots: &[Plot],
+    points: &BTreeMap<String, Metrics>,
+    metric: &str,
+    rows: &[&str],
+) -> Result<Option<String>> {
+    for plot in plots {
+        let (title, axes, kind, lines): (&str, _, _, Vec<Line>) = match plot {
+            Plot::Sweep {
+                title,
+                x,
+                y,
+                lines,
+                levels,
+                ..
+            } => (title, (*x, y.1), ChartKind::Lines, sweep(y.0, lines, levels, points)),
+            Plot::Stations { title, variants, .. } => {
+                let lines = variants
+                    .iter()
+                    .filter_map(|variant| stations(variant, points))
+                    .collect();
+                (title, ("station", "goodput, Mbit/s"), ChartKind::Bars, lines)
+            }
+            _ => continue,
+        };
+        let chart = Chart {
+            title,
+            axes,
+            kind,
+            lines,
+        };
+        // What has more lines is no picture of the whole.
+        if chart.lines.len() <= MOST_LINES
+            && let Some(svg) = chart.svg()?
+        {
+            return Ok(Some(svg));
+        }
+    }
+    let bar = |row: &&str| Some(Line::new(*row, vec![(1.0, *points.get(*row)?.get(metric)?)]));
+    let lines: Vec<Line> = rows.iter().filter_map(bar).collect();
+    let tells = (2..=MOST_LINES).contains(&lines.len()) && lines.iter().any(|line| line.points[0].1 > 0.0);
+    let chart = Chart {
+        title: metric,
+        axes: ("", metric),
+        kind: ChartKind::Bars,
+        lines,
+    };
+    if tells { chart.svg() } else { Ok(None) }
 }
 
 type Points = BTreeMap<String, Metrics>;

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::check::Verdict;
 use crate::outcome::{Metrics, Notes, Spread, shares};
 use crate::parameters::Parameters;
+use crate::results::Origin;
 use crate::scenario::CheckKind;
 
 /// Of a terminal.
@@ -31,6 +32,7 @@ pub struct ScenarioReport<'a> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub failed: &'a [String],
     pub checks: Vec<Verdict>,
+    pub origin: Origin,
 }
 
 impl ScenarioReport<'_> {
@@ -321,6 +323,7 @@ mod tests {
             said: Notes::new(),
             failed: &[],
             checks,
+            origin: Origin::default(),
         }
     }
 

@@ -3,7 +3,7 @@
 //! here runs anything.
 
 use anyhow::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::access_point::AccessPoint;
 use crate::cell::Cell;
@@ -73,7 +73,7 @@ pub struct Check {
     pub at: At,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckKind {
     Bound,

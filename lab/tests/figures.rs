@@ -14,6 +14,7 @@
 //! word like `ms`: it changes nothing, so a ratio that the text gives in percent is multiplied by 100 in the expression. Commas
 //! between thousands are left out.
 
+#[cfg(test)]
 mod figures {
     pub mod expression;
     pub mod page;

@@ -59,12 +59,28 @@ impl Line {
 impl Chart<'_> {
     /// Draws no file without points.
     pub fn draw(&self, file: &Path) -> Result<Option<PathBuf>> {
-        if self.lines.iter().all(|line| line.points.is_empty()) {
+        if self.is_empty() {
             return Ok(None);
         }
         let root = SVGBackend::new(file, SIZE).into_drawing_area();
         self.paint(&root).map_err(|error| anyhow!("{error}"))?;
         Ok(Some(file.into()))
+    }
+
+    /// The same as text.
+    pub fn svg(&self) -> Result<Option<String>> {
+        if self.is_empty() {
+            return Ok(None);
+        }
+        let mut text = String::new();
+        let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        self.paint(&root).map_err(|error| anyhow!("{error}"))?;
+        drop(root);
+        Ok(Some(text))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lines.iter().all(|line| line.points.is_empty())
     }
 
     fn paint(&self, root: &Area) -> Result<(), Box<dyn Error>> {
@@ -87,6 +103,8 @@ impl Chart<'_> {
             .y_desc(self.axes.1)
             .label_style(("sans-serif", 14));
         match self.kind {
+            // A single place needs no number.
+            ChartKind::Bars if places == 1 => mesh.disable_x_mesh().x_labels(0),
             ChartKind::Bars => mesh.disable_x_mesh().x_labels(places + 1).x_label_formatter(&place),
             _ => mesh.x_label_formatter(&label).y_label_formatter(&label),
         };

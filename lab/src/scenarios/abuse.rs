@@ -16,7 +16,7 @@ use experiment::Abuse;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "abuse",
-    about: "a user, a granted user, an outsider and a member on the link, each doing its worst",
+    about: "A user without grants, one with grants, an outsider without the group's key and one with it each do their worst for a minute, beside packets with deadlines, an upload and a timer. `plain` has no giveway",
     seconds: 60,
     warmup_s: 0,
     parameters: &[Parameter::choice(

@@ -14,7 +14,7 @@ use experiment::{Chain, EVERY_US, Parts};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "chain",
-    about: "a request with a deadline, its handling and its answer, beside load on both ends (P3, P4)",
+    about: "A request with a deadline crosses the network, is handled and answered, beside load on both ends, with each part of giveway alone and with all of them (P3, P4)",
     seconds: 1,
     warmup_s: 0,
     parameters: &[

@@ -18,7 +18,7 @@ use experiment::end_repeatedly;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "fails-open",
-    about: "death and hangs at random moments under traffic: nothing may be left",
+    about: "The daemon and its watchdog are killed, stopped and starved at random moments under traffic: how long until nothing of giveway is left",
     seconds: 60,
     warmup_s: 20,
     parameters: &[

@@ -17,7 +17,7 @@ use injector::RunPhase;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "faults",
-    about: "each system call of the daemon and its watchdog fails once: nothing may be left",
+    about: "Each distinct system call of the daemon and its watchdog fails once: whether anything is left, hangs or goes unreported",
     seconds: 2,
     warmup_s: 0,
     parameters: &[

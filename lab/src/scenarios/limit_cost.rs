@@ -18,7 +18,7 @@ use passing::{Passing, STATES};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "limit-cost",
-    about: "what limits cost traffic that has none, and a thousand limits at once",
+    about: "What limits cost traffic that has none (throughput beside a limit over throughput without), and a thousand limits at once",
     seconds: 20,
     warmup_s: 8,
     parameters: &[

@@ -24,7 +24,7 @@ use place::{
 
 pub const SCENARIO: Scenario = Scenario {
     name: "links",
-    about: "several uplinks, VPNs, tools that reset queues, a LAN beside a modem: what arrives, and how soon",
+    about: "Several uplinks, VPNs, tools that reset queues, and a LAN beside a modem: what arrives, and how soon giveway follows",
     seconds: 4,
     warmup_s: 1,
     parameters: &[],

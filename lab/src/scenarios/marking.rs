@@ -23,7 +23,7 @@ use sender::{MESSAGES, MarkedFlow};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "marking",
-    about: "in which Wi-Fi access category frames of each class leave, on mac80211_hwsim",
+    about: "The Wi-Fi access category and DSCP with which frames of each class leave, on two emulated radios of mac80211_hwsim",
     seconds: 1,
     warmup_s: 0,
     parameters: &[],

@@ -24,7 +24,7 @@ use crate::traffic::crowd;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "monitor-cost",
-    about: "CPU and memory of the daemon, busy and idle, beside ss",
+    about: "Processor time and memory of a daemon that only monitors, with many open connections and idle, beside `ss`",
     seconds: 60,
     warmup_s: 20,
     parameters: &[

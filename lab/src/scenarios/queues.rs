@@ -29,7 +29,7 @@ pub const ROWS: &[Scenario] = &[
     // P0, figures 6 to 12: how long requests take beside an upload, what they cost the processor, and what the upload still gets.
     Scenario {
         name: "foreground",
-        about: "HTTP on a narrow uplink while the device uploads in the background",
+        about: "HTTP requests on an uplink of 1 Mbit/s while the same device uploads in the background, under each queue. `none` has no upload (P0, figures 6 to 12)",
         seconds: 1,
         warmup_s: 10,
         parameters: &[
@@ -48,7 +48,7 @@ pub const ROWS: &[Scenario] = &[
     // program sends nothing.
     Scenario {
         name: "cpu-gate",
-        about: "a program that computes beside an upload's packet work",
+        about: "A program that computes on one processor beside the packet work of a background upload: how much longer it takes than alone (P0, section 3)",
         seconds: 1,
         warmup_s: 3,
         parameters: &[
@@ -100,7 +100,7 @@ pub const ROWS: &[Scenario] = &[
     // Whether background connections live on and take the link again, and what that costs the foreground.
     Scenario {
         name: "starve",
-        about: "background connections below a full uplink for an hour, and beside a program that computes",
+        about: "Background connections below a foreground that takes the whole uplink for an hour, and beside a program that computes: whether they survive",
         seconds: 3_600,
         warmup_s: 10,
         parameters: &[],
@@ -114,7 +114,7 @@ pub const ROWS: &[Scenario] = &[
     // P3.
     Scenario {
         name: "deadline",
-        about: "packets with deadlines beside floods, under each queue (P3)",
+        about: "Packets with deadlines beside floods of best-effort and background traffic, under each queue of the kernel and under giveway. Late is what leaves the link after its deadline (P3)",
         seconds: 1,
         warmup_s: 0,
         parameters: &[
@@ -136,7 +136,7 @@ pub const ROWS: &[Scenario] = &[
     // Before each kind of queue.
     Scenario {
         name: "rate-limit",
-        about: "a rule's rate limit over TCP and UDP, with one socket and with twenty",
+        about: "A rule's upload limit of 0.5, 5 and 50 Mbit/s over TCP and UDP with one socket and with twenty, by htb and by the BPF qdisc",
         seconds: 20,
         warmup_s: 3,
         parameters: &[],
@@ -150,7 +150,7 @@ pub const ROWS: &[Scenario] = &[
     // And uploads, other transports, IPv6.
     Scenario {
         name: "download-limit",
-        about: "a rule's limit for what its flows receive and send, with 1, 4 and 16 connections",
+        about: "A rule's limit for what its connections receive and send, as PLACE/CONNECTIONS/MBIT: any ten seconds and the first second, as parts of the limit",
         seconds: 30,
         warmup_s: 10,
         parameters: &[],
@@ -164,7 +164,7 @@ pub const ROWS: &[Scenario] = &[
     // With giveway told the rate, giveway that finds it, and without giveway; on links of one rate and on one whose rate moves.
     Scenario {
         name: "auto-rate",
-        about: "an upload behind a modem whose rate is estimated from arrivals",
+        about: "An upload behind a modem with a long queue whose rate is not configured: giveway estimates it (`auto`), knows it (`fixed`), is given a little less (`below`), or is not there (`plain`, `fq_codel`)",
         seconds: 25,
         warmup_s: 10,
         parameters: &[],
@@ -178,7 +178,7 @@ pub const ROWS: &[Scenario] = &[
     // Whether the foreground gets what it has alone, how soon, and what the background moves when nobody else sends.
     Scenario {
         name: "yield",
-        about: "a background transfer beside another device's foreground, in a router with seven kinds of queue",
+        about: "A background transfer of one device beside a foreground of another, at seven kinds of bottleneck: what the foreground keeps, how soon the background yields, and how soon it returns",
         seconds: 20,
         warmup_s: 15,
         parameters: &[Parameter::range("requests", 20, 1, 1_000, "of 100 kB, one a second")],
@@ -192,7 +192,7 @@ pub const ROWS: &[Scenario] = &[
     // In a router's queue, before they arrive.
     Scenario {
         name: "foreground-down",
-        about: "pages and a call beside bulk and background downloads of the same device",
+        about: "Pages and a call beside bulk and background downloads of the same device: with the download rate known or unknown to giveway, without giveway (`plain`), with CAKE at the ingress, and alone",
         seconds: 20,
         warmup_s: 10,
         parameters: &[
@@ -208,7 +208,7 @@ pub const ROWS: &[Scenario] = &[
     // And what is lost when giveway's queue comes in place of the kernel's.
     Scenario {
         name: "line-rate",
-        about: "throughput and processor time with each queue where nothing holds the link back",
+        about: "Throughput and processor time with each queue where the processor, and not the link, is what limits",
         seconds: 2,
         warmup_s: 1,
         parameters: &[],
@@ -222,7 +222,7 @@ pub const ROWS: &[Scenario] = &[
     // What giveway's queue costs traffic that wants nothing of it, where packets wait for a link, and where nothing ever waits.
     Scenario {
         name: "qdisc-cost",
-        about: "instructions of each queue for a plain packet",
+        about: "Instructions that each queue adds to a plain UDP packet of 1,400 bytes: where packets wait (`paced`) and where none does (`unpaced`)",
         seconds: 1,
         warmup_s: 0,
         parameters: &[Parameter::range(

@@ -19,7 +19,7 @@ use stage::ReachTestbed;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "reach",
-    about: "ways in which a limit can fail to reach a packet: it holds, or it is said",
+    about: "Ways in which a limit can fail to reach a packet (tunnels, namespaces, unusual sockets, a missing daemon): it holds, or giveway says that it does not",
     seconds: 4,
     warmup_s: 2,
     parameters: &[],

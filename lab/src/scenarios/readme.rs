@@ -17,7 +17,7 @@ use recipes::Recipes;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "readme",
-    about: "the recipes of README.md as they stand, and what the remote host counts",
+    about: "The recipes of README.md as they stand, run on several kernels: what succeeds, and what the remote host counts",
     seconds: 5,
     warmup_s: 2,
     parameters: &[],

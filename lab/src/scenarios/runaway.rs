@@ -17,7 +17,7 @@ use received::ReceivePath;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "runaway",
-    about: "programs with priority that never stop: are they stopped?",
+    about: "Programs with real-time priority that never stop: how soon they lose it, and how long a shell waits meanwhile (P4)",
     seconds: 5,
     warmup_s: 0,
     parameters: &[

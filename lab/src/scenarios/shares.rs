@@ -19,7 +19,7 @@ use crate::scenario::{Plan, Scenario, Variant};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "shares",
-    about: "policies over radios and numbers of stations, in model time",
+    about: "Policies for a shared capacity in model time: the real engine and a model of TCP on the emulated channel, by RADIO/STATIONS/POLICY",
     seconds: 40,
     warmup_s: 15,
     parameters: &[

@@ -27,7 +27,7 @@ use sample::{ResourceSample, growth_percent, held, most_and_least};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "soak",
-    about: "an hour of starts, connections, peers, reloads and link flaps: what grows, and what is left",
+    about: "An hour of starting programs, connections, peers that come and go, reloads and link flaps: what grows, and what is left at the end",
     seconds: 3_600,
     warmup_s: 30,
     parameters: &[

@@ -20,7 +20,7 @@ use handover::{FROM, HandOver, TO};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "switch-cost",
-    about: "packet work handed to a softirq, and to a thread",
+    about: "Instructions of handing packets to a softirq, to a NAPI thread and to a cpumap thread (P0, table 1)",
     seconds: 1,
     // A guest that has just booted is busy with itself: 4,000 instructions a packet, where nothing else shows it.
     warmup_s: 5,

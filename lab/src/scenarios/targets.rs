@@ -25,7 +25,7 @@ use views::{VIEWS, Web, passed_bytes, shown_mbit};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "targets",
-    about: "a limit for each kind of target, by what its receiver reads and by what giveway shows",
+    about: "A limit for each kind of target (process, unit, cgroup, user, flow, container), in both directions: how soon it holds, at which rate, and what giveway shows of it",
     seconds: 2,
     warmup_s: 1,
     parameters: &[],

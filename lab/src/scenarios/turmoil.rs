@@ -15,7 +15,7 @@ use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "turmoil",
-    about: "random operations and hostile packets: no warning, no leak, a working network",
+    about: "Ten minutes of random operations and hostile packets in a guest: no kernel warning, no leak, a working network at the end",
     seconds: 600,
     warmup_s: 0,
     parameters: &[],

@@ -18,7 +18,7 @@ use tool::Tool;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "work",
-    about: "backups, rsync, git and scp beside an upload: the class of all that they start",
+    about: "Backups, rsync, git and scp beside an upload: the class of every process and connection that they start, and what the upload keeps",
     seconds: 10,
     warmup_s: 3,
     parameters: &[],

@@ -24,7 +24,7 @@ pub const ROWS: &[Scenario] = &[
     // P1, figure 4: the goodput of N independent stations through one access point.
     Scenario {
         name: "contention",
-        about: "goodput of N stations without giveway, UDP and TCP (P1, figure 4)",
+        about: "Goodput of two to eight stations that send all they can without giveway, by UDP and TCP (P1, figure 4)",
         seconds: 60,
         warmup_s: 20,
         parameters: &[stations(8, 1, 16, ON_IT), rtt_ms(256), MEDIUM],
@@ -68,7 +68,7 @@ pub const ROWS: &[Scenario] = &[
     // P1, figure 6: one station alone, at one cap after another.
     Scenario {
         name: "single-cap",
-        about: "one station's goodput over its cap (P1, figure 6)",
+        about: "Goodput of one station by its constant cap (P1, figure 6)",
         seconds: 60,
         warmup_s: 20,
         parameters: &[
@@ -107,7 +107,7 @@ pub const ROWS: &[Scenario] = &[
     // On `fixed54` the fixed cap costs goodput and buys fairness; on `arf-lossy` it gains.
     Scenario {
         name: "cooperative",
-        about: "N stations: plain, BBR, the paper's fixed cap (P1, figures 7 to 10), an estimated capacity, the best equal cap",
+        about: "Stations that upload at once over four emulated radios: plain TCP, BBR, the paper's fixed cap, three preferences of the estimated capacity, and the best equal cap that a search found (`oracle`; P1, figures 7 to 10)",
         seconds: 40,
         warmup_s: 15,
         parameters: &[
@@ -148,7 +148,7 @@ pub const ROWS: &[Scenario] = &[
     // stop or a death every other sender has the right cap.
     Scenario {
         name: "join-leave",
-        about: "senders join or leave; how soon the others' caps are right (P1, 4.1)",
+        about: "Senders join and leave an access point one by one: what each gets, and how soon all caps fit the new number of senders (P1, experiments 1 and 2)",
         seconds: 240,
         warmup_s: 0,
         parameters: &[
@@ -171,7 +171,7 @@ pub const ROWS: &[Scenario] = &[
     // it, against alone. It sends nothing, at full rate, a live stream, or in the background.
     Scenario {
         name: "coexistence",
-        about: "what two stations without giveway keep beside one with it (P2, figure 5)",
+        about: "Two stations without giveway (`without`) keep sending beside a third with it (`with`): what they keep of what they get alone (`none`; P2, figure 5)",
         seconds: 30,
         warmup_s: 8,
         parameters: &[
@@ -209,7 +209,7 @@ pub const ROWS: &[Scenario] = &[
     // P2, section 6: each program alone, and the cost of the paper's two ways to prefer one kind for the other.
     Scenario {
         name: "app-mix",
-        about: "a live stream and three file transfers on one access point (P2, section 6)",
+        about: "A live stream and three file transfers, each on a device of its own, on one access point: without giveway (`plain`), with fixed caps, with the transfers in the background class (`giveway`) or only marked so (P2, section 6)",
         // P2's stream alone.
         seconds: 60,
         warmup_s: 0,
@@ -233,7 +233,7 @@ pub const ROWS: &[Scenario] = &[
     // the same without any cap.
     Scenario {
         name: "clear",
-        about: "a cap is cleared at once, beside a connection that never had one",
+        about: "A cap is cleared at once beside a connection that never had one: losses and goodput of both in the five seconds after it",
         seconds: 5,
         warmup_s: 20,
         parameters: &[

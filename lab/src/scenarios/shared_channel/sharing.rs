@@ -25,7 +25,7 @@ pub const ROWS: &[Scenario] = &[
     // P1, open point 1: each connection is to have the same bandwidth, which equal cwnds would not give it.
     Scenario {
         name: "rtt-mix",
-        about: "stations whose round trips take 20, 60, 150 and 300 ms",
+        about: "Eight stations whose servers are 20, 60, 150 and 300 ms away, two each: whether all get the same",
         parameters: &[
             stations(8, 1, 16, "on the access point"),
             Parameter::range("rtt_ms", 20, 20, 20, "the shortest of them"),
@@ -58,7 +58,7 @@ pub const ROWS: &[Scenario] = &[
     // P1, open point 2: how soon the others use what one leaves, and how soon it regains its share.
     Scenario {
         name: "demand",
-        about: "one of eight stations wants much, then little, then much",
+        about: "One of eight stations sends all it can, then 0.5 Mbit/s, then all again: how soon the others use what it leaves, and it has its share again",
         warmup_s: 20,
         parameters: &[stations(8, 2, 16, "on the access point"), rtt_ms(256), rounds(3)],
         plan: &SharedChannel {
@@ -89,7 +89,7 @@ pub const ROWS: &[Scenario] = &[
     // configured.
     Scenario {
         name: "mixed",
-        about: "eight stations, of which 1, 3, 5 or 7 have no giveway, against the same seats where none has it",
+        about: "Eight stations of which 1, 3, 5 or 7 have no giveway (`beside-N`), beside the same seats where none has it (`plain`)",
         parameters: &[
             rtt_ms(256),
             MEDIUM,
@@ -150,7 +150,7 @@ pub const ROWS: &[Scenario] = &[
     // ones, against the same seats where nobody has giveway.
     Scenario {
         name: "liar",
-        about: "one of eight stations tells its peers what is not true",
+        about: "One of eight stations sends false reports to its peers: what the honest seven keep of what plain TCP gives them",
         parameters: &[stations(8, 2, 16, "on the access point"), rtt_ms(256), rounds(3)],
         plan: &SharedChannel {
             variants: |conditions| {
@@ -206,7 +206,7 @@ pub const ROWS: &[Scenario] = &[
     // soon the rise is used. Stations on a shared channel; and one device behind a modem, in the guest.
     Scenario {
         name: "step-rate",
-        about: "a radio falls from 54 to 6 Mbit/s and rises again, a wire from 20 to 2",
+        about: "A channel goes from 54 to 6 and back to 54 Mbit/s, and a modem (`wire`) from 20 to 2 and back to 20: how soon delay falls and goodput returns",
         warmup_s: 20,
         plan: &SharedChannel {
             policies: &[PLAIN, BALANCED, DELAY, THROUGHPUT],
@@ -223,7 +223,7 @@ pub const ROWS: &[Scenario] = &[
     // each radio; and without a key, against stations without giveway.
     Scenario {
         name: "no-numbers",
-        about: "eight stations with a group's key and nothing else, and without one",
+        about: "Eight stations that have a group's key and no configured number (`key`), not even a key (`no-key`), the best equal cap (`configured`), or no giveway (`plain`)",
         parameters: &[
             stations(8, 1, 16, "on the access point"),
             rtt_ms(256),
