@@ -30,8 +30,9 @@ test-kernels: build ## The daemon's kernel tests on Debian 13's own kernel and t
 kernels: build ## Which capability works on which kernel, tried on this machine and in emulated guests: a table in out/kernels
 	$(SUDO) $(BIN)/giveway-lab kernels
 
-bench: build ## The daemon's cost, measured beside ss; leaves the raw data under bench/results/
-	$(SUDO) $(BIN)/giveway-lab run monitor-cost --out bench/results/$$(date -u +%Y-%m-%d)/monitor-cost
+bench: build ## The daemon's cost, measured beside ss; its result becomes bench/results/monitor-cost
+	$(SUDO) $(BIN)/giveway-lab run monitor-cost --out out/monitor-cost
+	$(BIN)/giveway-lab results add out/monitor-cost
 
 lint: need ## Formatting and lints
 	cargo fmt --check

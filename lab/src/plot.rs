@@ -15,7 +15,7 @@ use crate::scenario::{Plot, Trace};
 use chart::{Chart, ChartKind, Line};
 
 /// More have no place in the legend.
-const MOST_BARS: usize = 14;
+const MOST_LINES: usize = 14;
 
 pub fn draw(plots: &[Plot], results: &Results, out: &Path) -> Result<Vec<PathBuf>> {
     let means = results.means();
@@ -73,7 +73,7 @@ pub fn draw(plots: &[Plot], results: &Results, out: &Path) -> Result<Vec<PathBuf
 }
 
 /// As text: the first of the plots that takes no more than these numbers, or else a bar for each of the rows.
-pub fn of_numbers(plots: &[Plot], points: &Points, metric: &str, rows: &[&str]) -> Result<Option<String>> {
+pub fn of_numbers(plots: &[Plot], points: &BTreeMap<String, Metrics>, metric: &str, rows: &[&str]) -> Result<Option<String>> {
     for plot in plots {
         let (title, axes, kind, lines): (&str, _, _, Vec<Line>) = match plot {
             Plot::Sweep {
@@ -99,13 +99,16 @@ pub fn of_numbers(plots: &[Plot], points: &Points, metric: &str, rows: &[&str]) 
             kind,
             lines,
         };
-        if let Some(svg) = chart.svg()? {
+        // What has more lines is no picture of the whole.
+        if chart.lines.len() <= MOST_LINES
+            && let Some(svg) = chart.svg()?
+        {
             return Ok(Some(svg));
         }
     }
     let bar = |row: &&str| Some(Line::new(*row, vec![(1.0, *points.get(*row)?.get(metric)?)]));
     let lines: Vec<Line> = rows.iter().filter_map(bar).collect();
-    let tells = (2..=MOST_BARS).contains(&lines.len()) && lines.iter().any(|line| line.points[0].1 > 0.0);
+    let tells = (2..=MOST_LINES).contains(&lines.len()) && lines.iter().any(|line| line.points[0].1 > 0.0);
     let chart = Chart {
         title: metric,
         axes: ("", metric),
@@ -115,7 +118,7 @@ pub fn of_numbers(plots: &[Plot], points: &Points, metric: &str, rows: &[&str]) 
     if tells { chart.svg() } else { Ok(None) }
 }
 
-pub type Points = BTreeMap<String, Metrics>;
+type Points = BTreeMap<String, Metrics>;
 
 fn sweep(metric: &str, lines: &[(&str, String)], levels: &[(&str, &str)], means: &Points) -> Vec<Line> {
     let along = |prefix: &str| {

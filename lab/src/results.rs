@@ -52,14 +52,18 @@ pub fn command(arguments: &ResultsArguments) -> Result<bool> {
     let written = pages(&arguments.results)?;
     let mut stale = Vec::new();
     for (path, text) in &written {
-        if fs::read_to_string(path).is_ok_and(|there| there == *text) {
+        if fs::read_to_string(path).ok() == *text {
             continue;
         }
         if arguments.check {
             stale.push(path.display().to_string());
-        } else {
-            fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+            continue;
         }
+        let done = match text {
+            Some(text) => fs::write(path, text),
+            None => fs::remove_file(path),
+        };
+        done.with_context(|| format!("cannot write {}", path.display()))?;
     }
     for path in &stale {
         eprintln!("giveway-lab: {path} is not what `giveway-lab results` writes");
@@ -67,8 +71,8 @@ pub fn command(arguments: &ResultsArguments) -> Result<bool> {
     Ok(stale.is_empty())
 }
 
-/// All files that are made from the results, with their texts.
-fn pages(results: &Path) -> Result<BTreeMap<PathBuf, String>> {
+/// All files that are made from the results, with their texts; none: there is to be no such file.
+fn pages(results: &Path) -> Result<BTreeMap<PathBuf, Option<String>>> {
     let mut files = BTreeMap::new();
     let mut all = Vec::new();
     let entries = fs::read_dir(results).with_context(|| format!("cannot read {}", results.display()))?;
@@ -82,13 +86,11 @@ fn pages(results: &Path) -> Result<BTreeMap<PathBuf, String>> {
         let stored = Stored::read(&folder.join(RESULT))?;
         let page = page::Page::new(&name, &stored)?;
         let plot = page.plot()?;
-        if let Some(plot) = &plot {
-            files.insert(folder.join(page::PLOT), plot.clone());
-        }
-        files.insert(folder.join(PAGE), page.text(plot.is_some()));
+        files.insert(folder.join(PAGE), Some(page.text(plot.is_some())));
+        files.insert(folder.join(page::PLOT), plot);
         all.push(page.row());
     }
-    files.insert(results.join(PAGE), page::index(&all));
+    files.insert(results.join(PAGE), Some(page::index(&all)));
     Ok(files)
 }
 

@@ -25,7 +25,7 @@ pub struct Page<'a> {
 }
 
 /// Of the index.
-pub struct Row {
+pub struct IndexRow {
     name: String,
     about: String,
     from: String,
@@ -96,8 +96,8 @@ impl<'a> Page<'a> {
         text
     }
 
-    pub fn row(&self) -> Row {
-        Row {
+    pub fn row(&self) -> IndexRow {
+        IndexRow {
             name: self.name.to_owned(),
             about: self.result.origin.about.clone().or(self.about()).unwrap_or_default(),
             from: format!("{}, {}", self.result.origin.date, self.result.origin.commit),
@@ -230,7 +230,7 @@ impl<'a> Page<'a> {
     }
 }
 
-pub fn index(rows: &[Row]) -> String {
+pub fn index(rows: &[IndexRow]) -> String {
     let mut text = "<!-- Written by `giveway-lab results`. -->\n\n# Results\n\nThe newest complete result of each scenario of \
         the lab, and of what else was measured. A folder has `result.json` (all numbers), a page, a plot where one helps, and \
         `raw.tar.xz` (raw data, thinned) where some was kept. Git's history has older ones.\n\n    \
