@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Egress of each managed link, in the sender's context: which band a packet belongs to, and whether its deadline can be
- * promised. A datagram refused here comes back to its sender as ENOBUFS (with IP_RECVERR or IPV6_RECVERR), which a drop
- * further down does not do reliably.
+ * Egress of each managed link, in the sender's context: chooses a packet's band and decides whether its deadline can be
+ * promised. A refused datagram returns to its sender as ENOBUFS (with IP_RECVERR or IPV6_RECVERR); a drop further down
+ * does not do that reliably.
  *
- *   admission/classify.h   which class the packet has
- *   admission/early.h      which one its socket has at first
- *   admission/calls.h      whether its own mark puts it before others
- *   admission/deadline.h   whether its deadline can be promised
- *   admission/users.h      whose it is, and whether that user has had its share
- *   admission/notify.h     how the qdisc, the daemon and the sender learn of it
- *   admission/local.h      whether it stays in the link's own subnets
- *   admission/mark.h       how the network and the radio learn of the class
+ *   admission/classify.h    the packet's class
+ *   admission/new_socket.h  the class of a socket that has just connected
+ *   admission/calls.h       packets that their DSCP marks as a call
+ *   admission/deadline.h    whether a deadline can be promised
+ *   admission/users.h       the sending user, and its share
+ *   admission/notify.h      tells the qdisc, the daemon and the sender
+ *   admission/local.h       traffic within the link's own subnets
+ *   admission/mark.h        the DSCP and the Wi-Fi priority of the class
  *
- * A packet that cannot be read is best effort. Attach this program last: what another program drops behind it has been
- * promised in vain. Filters of clsact come behind it in any case.
+ * An unreadable packet is best effort. Attach this program last: if a later program drops a packet, its promise is
+ * wasted. Filters of clsact run after it in any case.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -56,9 +56,9 @@ static __always_inline int admit_without_deadline(struct __sk_buff *skb, const s
 
 	if (class == GW_UNCLASSED) {
 		class = GW_CLASS_STANDARD;
-		band = goes_first(skb, config, p) ? GW_STREAM : GW_BEST_EFFORT;
+		band = is_admitted_call(skb, config, p) ? GW_STREAM : GW_BEST_EFFORT;
 	}
-	if (takes_detour(skb, config, treatment))
+	if (redirect_to_limit(skb, config, treatment))
 		return TCX_NEXT;
 	stamp(skb, config, band, &none, 0, 0);
 	mark(skb, config, p, class);
@@ -66,11 +66,11 @@ static __always_inline int admit_without_deadline(struct __sk_buff *skb, const s
 }
 
 /*
- * The functions that are not static here are checked once by the verifier, not once for each way that leads to them: this
- * program's check takes most of a start of the daemon. What they are given may be missing, as far as the verifier knows.
+ * The non-static functions are verified once, not once per path that reaches them: verifying this program takes most of
+ * the daemon's start. To the verifier, their arguments may be NULL.
  */
 
-/* What was decided for the first fragment applies to the later ones, a promise as far as it goes. */
+/* The decision for the first fragment applies to the later ones, and a promise as far as it goes. */
 __noinline int admit_later_fragment(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p)
 {
 	__u64 now_ns = bpf_ktime_get_ns(), work_ns = 0;
@@ -87,11 +87,11 @@ __noinline int admit_later_fragment(struct __sk_buff *skb, struct gw_link_config
 	if (verdict)
 		work_ns = take_part(verdict, work_of(skb, config, skb->wire_len));
 	if (!work_ns)
-		return admit_without_deadline(skb, config, p, treatment_of(skb, p, what_is_said(skb, config, p)));
+		return admit_without_deadline(skb, config, p, treatment_of(skb, p, configured_treatment(skb, config, p)));
 	promise.deadline_ns = verdict->deadline_ns;
 	promise.fifo_ns = verdict->fifo_ns;
 	promise.fifo_packets = verdict->fifo_packets;
-	/* A FIFO sees the whole datagram gone with its last fragment. */
+	/* A FIFO counts the whole datagram as gone with its last fragment. */
 	if (config->backend == GW_BACKEND_FIFO && p->more_fragments)
 		work_ns = 0;
 	stamp(skb, config, GW_REALTIME, &promise, work_ns, now_ns);
@@ -110,7 +110,7 @@ static __always_inline int refuse(struct __sk_buff *skb, struct packet *p, const
 	return TCX_DROP;
 }
 
-/* Asks for a promise; without GW_ADMIT, a backend of ours or a known rate, the deadline only orders the packet. */
+/* Asks for a promise. Without GW_ADMIT, a backend of ours or a known rate, the deadline only orders the packet. */
 __noinline int admit_with_deadline(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p, __u64 deadline_ns)
 {
 	struct promise promise = { .deadline_ns = deadline_ns };
@@ -147,22 +147,25 @@ __noinline int admit_with_deadline(struct __sk_buff *skb, struct gw_link_config 
 	return TCX_NEXT;
 }
 
-/* Whether nothing can be said of it: what else is asked below would say no. */
+/* No rule, socket entry or mark can match: the checks below would all say no. */
 static __always_inline bool is_plain(struct __sk_buff *skb, const struct gw_link_config *config, const struct packet *p,
 				     __u64 of_socket_ns)
 {
 	return !(config->rules | config->background_flows | config->packet_rules | config->treated_sockets |
 		 (config->flags & (GW_INHERIT | GW_FORWARDED)) | p->dscp) &&
 	       !of_socket_ns && !p->has_option && !p->more_fragments && !has_background_mark(skb, p) &&
-	       !(has_early_sockets && treatment_before(skb)) && !treatment_of_raw(skb) && !limit_of_sender(skb, config, p);
+	       !(has_new_sockets && treatment_of_new(skb)) && !treatment_of_raw(skb) && !limit_of_sender(skb, config, p);
 }
 
-/* What is said of it; where that is a deadline to be promised, nothing is decided yet. `to_promise_ns` has that of its socket at first. */
-__noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p, __u64 *to_promise_ns)
+/*
+ * Applies rules and socket entries. `to_promise_ns` is the socket's deadline on entry; on return, the deadline that is
+ * still to be promised, or 0 if the packet is decided.
+ */
+__noinline int admit_by_rules(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p, __u64 *to_promise_ns)
 {
 	struct gw_admission_counters *counters;
 	struct promise none = {};
-	__u32 said = 0, treatment;
+	__u32 configured = 0, treatment;
 	__u64 deadline_ns;
 	bool granted;
 
@@ -172,12 +175,16 @@ __noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *confi
 		read_ports(skb, p);
 	deadline_ns = find_deadline(skb, config, p, find_rule(config, p), *to_promise_ns, &granted);
 	*to_promise_ns = 0;
-	/* What anybody may ask for clears no rate limit; and what is received has its limit and order whatever is sent. */
-	if (!deadline_ns || config->flags & (GW_LIMITED | GW_ORDERS_DOWNLOADS) || has_early_sockets)
-		said = what_is_said(skb, config, p);
-	if (limit_of(said) && !granted)
+	/*
+	 * A deadline that anybody may ask for lifts no rate limit. Limits and order of downloads hold whatever is sent.
+	 */
+	if (!deadline_ns || config->flags & (GW_LIMITED | GW_ORDERS_DOWNLOADS) || has_new_sockets)
+		configured = configured_treatment(skb, config, p);
+	if (limit_of(configured) && !granted)
 		deadline_ns = 0;
-	/* With nothing to promise, the strict band is for whom the configuration names; the others share best effort. */
+	/*
+	 * Without a promise, the realtime band is for flows that the configuration names; the others share best effort.
+	 */
 	if (deadline_ns && !granted && (!config->rate_bytes_per_s || config->flags & GW_ONLY_NAMED)) {
 		counters = counters_at(config->number);
 		if (counters)
@@ -190,34 +197,34 @@ __noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *confi
 	*to_promise_ns = deadline_ns;
 	if (deadline_ns)
 		return TCX_NEXT;
-	treatment = treatment_of(skb, p, said);
-	if (p->more_fragments && said)
+	treatment = treatment_of(skb, p, configured);
+	if (p->more_fragments && configured)
 		remember_treatment(config, p, treatment, bpf_ktime_get_ns());
 	return admit_without_deadline(skb, config, p, treatment);
 }
 
-/* What is local, unless it goes to its limit first. */
+/* Local traffic, unless it goes to its limit first. */
 __noinline int admit_local(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p, bool is_back)
 {
 	enum gw_class class;
-	bool granted, goes_first;
+	bool granted, is_admitted_call;
 	__u64 deadline_ns;
 	__u32 treatment;
 
 	if (!config || !p)
 		return TCX_NEXT;
 	read_ports(skb, p);
-	treatment = is_back ? class_before(skb) : treatment_of(skb, p, what_is_said(skb, config, p));
-	if (takes_detour(skb, config, treatment))
+	treatment = is_back ? class_of_returned(skb) : treatment_of(skb, p, configured_treatment(skb, config, p));
+	if (redirect_to_limit(skb, config, treatment))
 		return TCX_NEXT;
 	class = class_of(treatment);
 	deadline_ns = find_deadline(skb, config, p, find_rule(config, p), socket_deadline(skb), &granted);
-	/* Nothing bounds here how much of what anybody may ask for goes first. */
+	/* Nothing bounds requested priority here, so only the configuration's deadlines count. */
 	if (!granted)
 		deadline_ns = 0;
-	goes_first = deadline_ns || class == GW_CLASS_STREAM || class == GW_CLASS_REALTIME;
+	is_admitted_call = deadline_ns || class == GW_CLASS_STREAM || class == GW_CLASS_REALTIME;
 	skb->cb[0] = STAMP_MAGIC | STAMP_LOCAL | (deadline_ns ? GW_REALTIME : band_of(class));
-	skb->priority = config->class_of_local[!goes_first];
+	skb->priority = config->class_of_local[!is_admitted_call];
 	mark(skb, config, p, deadline_ns ? GW_CLASS_REALTIME : class == GW_UNCLASSED ? GW_CLASS_STANDARD : class);
 	return TCX_NEXT;
 }
@@ -232,7 +239,7 @@ int gw_admit(struct __sk_buff *skb)
 	bool is_back;
 	int verdict;
 
-	is_back = come_back(skb);
+	is_back = take_back(skb);
 	skb->cb[0] = 0;
 	if (!config)
 		return TCX_NEXT;
@@ -243,7 +250,7 @@ int gw_admit(struct __sk_buff *skb)
 	if (config->class_of_local[0] && is_local(config, &p))
 		return admit_local(skb, config, &p, is_back);
 	if (is_back)
-		return admit_without_deadline(skb, config, &p, class_before(skb));
+		return admit_without_deadline(skb, config, &p, class_of_returned(skb));
 	if (p.fragment_at)
 		return admit_later_fragment(skb, config, &p);
 	if (p.more_fragments)
@@ -254,12 +261,12 @@ int gw_admit(struct __sk_buff *skb)
 		mark(skb, config, &p, GW_CLASS_STANDARD);
 		return TCX_NEXT;
 	}
-	verdict = admit_by_word(skb, config, &p, &deadline_ns);
-	/* From here, not from there: the stacks of all that is called add up, to 512 bytes at most. */
+	verdict = admit_by_rules(skb, config, &p, &deadline_ns);
+	/* Called from here, since the stacks of nested calls add up to at most 512 bytes. */
 	return deadline_ns ? admit_with_deadline(skb, config, &p, deadline_ns) : verdict;
 }
 
-/* A packet leaves htb: it and what was promised before it wait no longer, however that was lost. */
+/* A packet leaves htb: it and everything promised before it are gone, even if a packet was lost on the way. */
 SEC("tp_btf/qdisc_dequeue")
 int BPF_PROG(gw_leave, struct Qdisc *qdisc, const struct netdev_queue *queue, int packets, struct sk_buff *skb)
 {
@@ -280,7 +287,7 @@ int BPF_PROG(gw_leave, struct Qdisc *qdisc, const struct netdev_queue *queue, in
 		link->fifo.gone_ns = link->fifo.promised_ns;
 		link->fifo.gone = link->fifo.promised;
 	}
-	/* A device that takes many packets at once gets a list. */
+	/* A device that takes several packets at once gets a list. */
 	bpf_for(n, 0, 64) {
 		if (!skb)
 			break;
@@ -295,10 +302,10 @@ int BPF_PROG(gw_leave, struct Qdisc *qdisc, const struct netdev_queue *queue, in
 	return 0;
 }
 
-/* Who makes tasks nice. */
+/* Who renices tasks. */
 const volatile enum gw_nice_makers nice_makers;
 
-/* By its own or its user's word. Of those that giveway renices, older kernels do not let this program know. */
+/* By the user, not by giveway. Older kernels do not show this program which tasks giveway has reniced. */
 static __always_inline bool is_nice(struct task_struct *task)
 {
 	if (task->static_prio != NICE_19_PRIO || nice_makers == GW_NICE_BY_ANYBODY)
@@ -308,7 +315,7 @@ static __always_inline bool is_nice(struct task_struct *task)
 
 /* A task at nice 19 sends in the background. */
 SEC("cgroup/sock_create")
-int gw_mark_nice(struct bpf_sock *ctx)
+int gw_flag_nice(struct bpf_sock *ctx)
 {
 	struct sock *sk = bpf_core_cast(bpf_cast_to_kern_ctx(ctx), struct sock);
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -325,7 +332,7 @@ static __always_inline int connects(struct bpf_sock_addr *ctx)
 	struct bpf_sock_addr_kern *kernel = bpf_core_cast(bpf_cast_to_kern_ctx(ctx), struct bpf_sock_addr_kern);
 
 	if (ctx->sk && in_our_netns(kernel->sk))
-		treat_early(ctx->sk);
+		treat_new(ctx->sk);
 	return 1;
 }
 
@@ -341,13 +348,13 @@ int gw_connect_v6(struct bpf_sock_addr *ctx)
 	return connects(ctx);
 }
 
-/* Its route is known, and its SYN not yet made. */
+/* Its route is known, and its SYN not yet sent. */
 SEC("sockops")
 int gw_shorten(struct bpf_sock_ops *ops)
 {
 	struct bpf_sock *bpf_sk = ops->sk;
 	struct gw_link_config *config;
-	struct early_socket *early;
+	struct new_socket *new;
 	struct net_device *device;
 	bool is_background;
 	struct sock *sk;
@@ -361,8 +368,8 @@ int gw_shorten(struct bpf_sock_ops *ops)
 	config = device ? config_of(device->ifindex) : NULL;
 	if (!config || !config->short_mss)
 		return 1;
-	early = bpf_sk_storage_get(&early_sockets, bpf_sk, NULL, 0);
-	is_background = early ? class_of(early->treatment) == GW_CLASS_BACKGROUND :
+	new = bpf_sk_storage_get(&new_sockets, bpf_sk, NULL, 0);
+	is_background = new ? class_of(new->treatment) == GW_CLASS_BACKGROUND :
 				is_nice(bpf_get_current_task_btf()) || sk->sk_priority == 1;
 	if (is_background)
 		shorten(ops, sk, config->short_mss);

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * From wire to process: a request's deadline goes with it to the thread that handles it, and on to the answer.
+ * Request chains: a request's deadline goes with it to the thread that handles it, and on to the answer.
  *
- *   tcx ingress          a packet for a chain's port: its deadline is noted for this CPU, in a ring of what has not been
- *                        delivered yet
- *   sk_data_ready        the packet is in its socket, on the same CPU: its deadline goes into the socket's storage. If
- *                        the thread that receives from this socket is running and not real-time, the daemon is told
- *   sched_waking         this wakes a thread that receives from the socket: the daemon is told if the thread is not
- *                        real-time. If anything else wakes it after the deadline, the daemon is told if it is
- *   sock_recv_length     a thread has received the packet: from now on it is the handler, and what this socket sends is
- *                        the answer (see admission.bpf.c)
+ *   tcx ingress          a packet for a chain's port: stores its deadline in this CPU's ring of packets not yet delivered
+ *   sk_data_ready        the packet is in its socket, on the same CPU: moves the deadline to the socket's storage, and asks the
+ *                        daemon to raise the socket's thread if it is running without real-time priority
+ *   sched_waking         wakes a thread that receives from the socket: asks the daemon to raise it if it is not real-time;
+ *                        if something else wakes it after the deadline, asks to lower it
+ *   sock_recv_length     a thread has received the packet: it is the handler from now on, and what this socket sends is the
+ *                        answer (see admission.bpf.c)
  *
- * The kernel skips a tracing program where a task was preempted within that same program, on the same CPU. So each step
- * makes up for a skipped one: a wake-up also looks for a note that no delivery has taken, and a receipt counts what is
- * still queued in the socket instead of what it has seen.
+ * The kernel skips a tracing program where a task was preempted within that same program on the same CPU. So each step
+ * makes up for a skipped one: a wake-up also takes a deadline that no delivery has taken, and a receipt counts the
+ * messages still queued in the socket.
  *
- * A handler that receives nothing but requests keeps its priority from one to the next, since a priority costs nothing
- * while the thread sleeps: there is no event at all. Only the daemon sets a priority. Only a thread that has received
- * from this very socket is raised, and only a socket of the rule's user counts: an unrelated thread that an interrupt
- * wakes in between gets nothing.
+ * A handler that receives only requests keeps its priority from one to the next, without an event, since a priority
+ * costs nothing while the thread sleeps. Only the daemon sets a priority. Only a thread that has received from this
+ * very socket is raised, and only a socket of the rule's user counts: an unrelated thread that an interrupt wakes in
+ * between gets nothing.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -46,7 +45,7 @@ struct {
 	__type(value, struct gw_chain_rule);
 } chain_rules SEC(".maps");
 
-/* By thread id. A thread that ends takes its entry with it. */
+/* By thread id. A thread removes its entry at its end. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -59,25 +58,25 @@ struct {
 	__uint(max_entries, 64 * 1024);
 } handler_events SEC(".maps");
 
-/* The kernel shows tcx a batch of packets before it delivers the first, so some are noted at once. A power of two. */
-#define NOTED 16
+/* tcx sees a batch of packets before the first is delivered, so several are pending at once. A power of two. */
+#define PENDING 16
 /* A packet not delivered this long after its arrival was dropped on the way. */
-#define NOTED_NS (2 * NSEC_PER_MSEC)
+#define PENDING_NS (2 * NSEC_PER_MSEC)
 
-struct noted {
+struct pending {
 	__u64 at_ns;
-	__u64 due_ns; /* 0: empty, or delivered */
+	__u64 due_ns; /* 0: free, or delivered */
 	struct gw_chain_key chain;
 	__u32 reserved;
 };
 
-/* The packets that this CPU is passing up the stack now. */
+/* The packets that this CPU passes up the stack. */
 struct arrival {
-	struct noted noted[NOTED]; /* a ring */
-	__u64 socket; /* which the latest request has reached, until its handler is woken; 0: none */
-	__u64 due_ns; /* its deadline */
-	__u32 next;   /* in the ring: the oldest */
-	__u32 waiting; /* noted and not taken, including those too old to be taken */
+	struct pending pending[PENDING]; /* a ring */
+	__u64 socket;                    /* that the latest request has reached, until its handler is woken; 0: none */
+	__u64 due_ns;                    /* of that request */
+	__u32 next;                      /* index of the oldest in the ring */
+	__u32 waiting;                   /* pending ones, including those too old to be taken */
 };
 
 struct {
@@ -123,8 +122,8 @@ int gw_note_arrival(struct __sk_buff *skb)
 	if (p.has_option && p.option_us < budget_us)
 		budget_us = p.option_us;
 	now_ns = bpf_ktime_get_ns();
-	arrival->waiting += !arrival->noted[arrival->next % NOTED].due_ns;
-	arrival->noted[arrival->next++ % NOTED] = (struct noted){
+	arrival->waiting += !arrival->pending[arrival->next % PENDING].due_ns;
+	arrival->pending[arrival->next++ % PENDING] = (struct pending){
 		.at_ns = now_ns,
 		.due_ns = now_ns + 1000ULL * budget_us,
 		.chain = chain,
@@ -142,16 +141,16 @@ static __always_inline bool is_same(const struct gw_chain_key *a, const struct g
 	return a->local_port == b->local_port && a->protocol == b->protocol;
 }
 
-/* Takes the deadline of this chain's oldest packet that was noted and not delivered; 0: none. */
-static __always_inline __u64 take_noted(struct arrival *arrival, const struct gw_chain_key *chain, __u64 now_ns)
+/* Takes the deadline of this chain's oldest pending packet; 0: none. */
+static __always_inline __u64 take_pending(struct arrival *arrival, const struct gw_chain_key *chain, __u64 now_ns)
 {
-	for (int n = 0; n < NOTED; n++) {
-		struct noted *noted = &arrival->noted[(arrival->next + n) % NOTED];
-		__u64 due_ns = noted->due_ns;
+	for (int n = 0; n < PENDING; n++) {
+		struct pending *pending = &arrival->pending[(arrival->next + n) % PENDING];
+		__u64 due_ns = pending->due_ns;
 
-		if (!due_ns || !is_same(chain, &noted->chain) || noted->at_ns + NOTED_NS < now_ns)
+		if (!due_ns || !is_same(chain, &pending->chain) || pending->at_ns + PENDING_NS < now_ns)
 			continue;
-		noted->due_ns = 0;
+		pending->due_ns = 0;
 		arrival->waiting--;
 		return due_ns;
 	}
@@ -182,13 +181,13 @@ static __always_inline void report(const struct task_struct *p, struct gw_handle
 		.priority = handler->priority,
 		.chain = handler->chain,
 	};
-	handler->told = 1;
+	handler->reported = 1;
 	bpf_ringbuf_submit(event, BPF_RB_FORCE_WAKEUP);
 	if (kind != GW_ENDED)
 		__sync_fetch_and_add(kind == GW_RAISE ? &arrival_counters.raises : &arrival_counters.lowers, 1);
 }
 
-/* The thread has a request that is due then. A thread that is real-time already keeps its priority. */
+/* The thread has a request with this deadline. A thread that is real-time already keeps its priority. */
 static __always_inline void begin_request(const struct task_struct *p, struct gw_handler *handler, __u64 due_ns,
 				    __u64 now_ns)
 {
@@ -201,8 +200,8 @@ static __always_inline void begin_request(const struct task_struct *p, struct gw
 }
 
 /*
- * A request is queued behind what its handler is still doing. As in priority inheritance, that earlier work then runs at
- * the request's priority.
+ * A request is queued behind the handler's current work. As with priority inheritance, that work then runs at the
+ * request's priority.
  */
 static __noinline int raise_busy_handler(struct gw_requests *requests, __u64 due_ns)
 {
@@ -241,7 +240,7 @@ int BPF_PROG(gw_note_delivery, struct sock *sk)
 	requests = bpf_sk_storage_get(&chain_requests, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!requests)
 		return 0;
-	due_ns = take_noted(arrival, &chain, bpf_ktime_get_ns());
+	due_ns = take_pending(arrival, &chain, bpf_ktime_get_ns());
 	requests->due_ns[requests->arrived++ % GW_REQUESTS] = due_ns;
 	arrival->socket = due_ns ? (__u64)sk : 0;
 	arrival->due_ns = due_ns;
@@ -271,7 +270,7 @@ int BPF_PROG(gw_note_waking, struct task_struct *p)
 		arrival->socket = 0;
 		due_ns = arrival->due_ns;
 	} else if (arrival->waiting) {
-		due_ns = take_noted(arrival, &handler->chain, now_ns);
+		due_ns = take_pending(arrival, &handler->chain, now_ns);
 	}
 	if (due_ns > now_ns) {
 		__sync_fetch_and_add(&arrival_counters.woken, 1);
@@ -282,15 +281,15 @@ int BPF_PROG(gw_note_waking, struct task_struct *p)
 	return 0;
 }
 
-/* Messages still queued in the socket. */
-static __always_inline __u32 still_waiting(struct sock *sk)
+/* Messages queued in the socket. */
+static __always_inline __u32 queued_messages(struct sock *sk)
 {
 	struct udp_sock *udp = (struct udp_sock *)sk;
 
 	return BPF_CORE_READ(sk, sk_receive_queue.qlen) + BPF_CORE_READ(udp, reader_queue.qlen);
 }
 
-/* The deadline of the message that was just received; of a stream, where one receipt takes all, of the first. */
+/* The deadline of the message just received; of a stream, where one receipt takes all, of the first. */
 static __always_inline __u64 take_request(struct gw_requests *requests, struct sock *sk)
 {
 	bool is_stream = sk->sk_protocol == IPPROTO_TCP;
@@ -298,7 +297,7 @@ static __always_inline __u64 take_request(struct gw_requests *requests, struct s
 
 	requests->received = requests->arrived;
 	if (!is_stream) {
-		requests->received -= still_waiting(sk);
+		requests->received -= queued_messages(sk);
 		taken = requests->received - 1;
 	} else if (taken == requests->arrived) {
 		return 0;
@@ -336,7 +335,7 @@ int BPF_PROG(gw_note_receipt, struct sock *sk, int ret, int flags)
 		if (!rule)
 			return 0;
 		new.priority = rule->priority;
-		new.told = handler ? handler->told : 0;
+		new.reported = handler ? handler->reported : 0;
 		bpf_map_update_elem(&chain_handlers, &tid, &new, BPF_ANY);
 		handler = bpf_map_lookup_elem(&chain_handlers, &tid);
 		if (!handler)
@@ -357,7 +356,7 @@ int BPF_PROG(gw_forget_handler, struct task_struct *p)
 
 	if (!handler)
 		return 0;
-	if (handler->told)
+	if (handler->reported)
 		report(p, handler, GW_ENDED, bpf_ktime_get_ns());
 	bpf_map_delete_elem(&chain_handlers, &tid);
 	return 0;

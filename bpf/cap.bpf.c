@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Holds cwnd of TCP connections below a cap, by the clamp that the kernel has for it.
+ * Caps the cwnd of TCP connections by the kernel's clamp.
  *
- * Live connections: the daemon puts what it wants into `wanted_caps`, by cookie, and runs `gw_apply_caps` over all
- * sockets once; each named socket answers with an outcome. A clamp is written only when it changes, and never
- * while the kernel repairs a loss, since the write sets ssthresh too.
+ * Live connections: the daemon writes the wanted caps to `wanted_caps`, by cookie, and runs `gw_apply_caps` once over
+ * all sockets; each named socket returns an outcome. A clamp is written only when it changes, and never during loss
+ * recovery, since the write sets ssthresh too.
  *
- * New connections: `gw_cap_new` gives each that leaves by the managed interface the cap for its handshake's RTT out of
- * the table in `new_caps`, before its first segment of data, and reports it.
+ * New connections: `gw_cap_new` gives each one that leaves by the managed interface the cap for its handshake's RTT,
+ * from the table in `new_caps`, before its first data segment, and reports it.
  *
- * A mark in the socket itself says what we put there, before we do. A clamp that is neither unlimited nor ours belongs
- * to another owner (a route's `cwnd` metric, say), and is left alone. Loopback is never capped.
+ * The socket's saved state records the change before it is made. A clamp that is neither unlimited nor ours (a route's
+ * `cwnd` metric, say) is a conflict and is not overridden. Loopback is never capped.
  */
 #include "kernel_types.h"
 #include "giveway.h"
@@ -19,7 +19,7 @@
 #include <bpf/bpf_core_read.h>
 #include "sockets.h"
 #include "clamp.h"
-#include "mark.h"
+#include "saved.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -63,17 +63,17 @@ static __always_inline bool is_repairing(__u32 ca_state)
 	return ca_state != TCP_CA_OPEN && ca_state != TCP_CA_DISORDER;
 }
 
-static __always_inline void decide(const struct sock *sk, const struct gw_mark *mark, struct gw_outcome *o)
+static __always_inline void decide(const struct sock *sk, const struct gw_saved_socket *saved, struct gw_outcome *o)
 {
 	bool limited = o->old_clamp < GW_UNLIMITED;
 	bool clear = o->wanted == GW_UNLIMITED;
 
-	if ((mark && !is_known(mark)) || (limited && !is_our_clamp(mark, o->old_clamp))) {
+	if ((saved && !is_known(saved)) || (limited && !is_our_clamp(saved, o->old_clamp))) {
 		o->kind = GW_FOREIGN;
 		return;
 	}
 	if (clear && limited)
-		o->wanted = clamp_before(mark);
+		o->wanted = clamp_before(saved);
 	if (o->old_clamp == o->wanted || (!limited && clear))
 		o->kind = GW_UNCHANGED;
 	else if (!clear && leaves_by_loopback(sk))
@@ -84,28 +84,28 @@ static __always_inline void decide(const struct sock *sk, const struct gw_mark *
 		o->kind = GW_APPLIED;
 }
 
-/* Nothing is written that cannot be marked. */
-static __always_inline void write_marked(struct tcp_sock *tp, struct gw_outcome *o, bool clear)
+/* Writes nothing that cannot be saved first. */
+static __always_inline void save_and_write(struct tcp_sock *tp, struct gw_outcome *o, bool clear)
 {
-	struct gw_mark *mark = bpf_sk_storage_get(&gw_marks, (struct sock *)tp, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	struct gw_saved_socket *saved = bpf_sk_storage_get(&gw_saved_socks, (struct sock *)tp, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	bool was_ours;
 
-	if (!mark) {
+	if (!saved) {
 		o->kind = GW_FAILED;
 		o->error = -ENOMEM;
 		return;
 	}
-	was_ours = is_our_clamp(mark, o->old_clamp);
+	was_ours = is_our_clamp(saved, o->old_clamp);
 	if (!clear)
-		mark_clamp(mark, o->old_clamp, o->wanted);
+		save_clamp(saved, o->old_clamp, o->wanted);
 	write_clamp(tp, o);
 	if (o->error && was_ours)
-		mark->clamp_ours = o->old_clamp;
+		saved->clamp_ours = o->old_clamp;
 	else if (o->error || clear)
-		mark->ours &= ~GW_CWND_CLAMP;
+		saved->ours &= ~GW_CWND_CLAMP;
 }
 
-/* One socket of an iteration gets this clamp; writes the outcome. */
+/* Sets the clamp of one socket of an iteration and writes the outcome. */
 static __always_inline void settle(struct bpf_iter__tcp *ctx, struct tcp_sock *tp, __u32 asked)
 {
 	struct gw_outcome o = { .wanted = asked };
@@ -118,9 +118,9 @@ static __always_inline void settle(struct bpf_iter__tcp *ctx, struct tcp_sock *t
 	o.cookie = bpf_get_socket_cookie(sk);
 	o.old_clamp = tp->snd_cwnd_clamp;
 	o.ca_state = BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state);
-	decide(sk, bpf_sk_storage_get(&gw_marks, sk, NULL, 0), &o);
+	decide(sk, bpf_sk_storage_get(&gw_saved_socks, sk, NULL, 0), &o);
 	if (o.kind == GW_APPLIED)
-		write_marked(tp, &o, clear);
+		save_and_write(tp, &o, clear);
 	bpf_seq_write(seq, &o, sizeof(o));
 }
 
@@ -172,14 +172,14 @@ static __always_inline void report_new(struct bpf_sock_ops *ops, struct gw_new_c
 	bpf_ringbuf_submit(report, 0);
 }
 
-/* Sees every connection of the machine at the end of its handshake. */
+/* Runs for every connection of the machine at the end of its handshake. */
 SEC("sockops")
 int gw_cap_new(struct bpf_sock_ops *ops)
 {
 	struct gw_new_capped what = {};
 	struct bpf_sock *bpf_sk = ops->sk;
 	struct net_device *device;
-	struct gw_mark *mark;
+	struct gw_saved_socket *saved;
 	struct tcp_sock *tp;
 	struct sock *sk;
 	int clamp;
@@ -196,15 +196,15 @@ int gw_cap_new(struct bpf_sock_ops *ops)
 		return 1;
 	what.cap = find_new_cap(device->ifindex, what.rtt_us, &what.generation);
 	clamp = what.cap;
-	mark = clamp ? bpf_sk_storage_get(&gw_marks, bpf_sk, NULL, BPF_SK_STORAGE_GET_F_CREATE) : NULL;
-	if (!mark || !is_known(mark))
+	saved = clamp ? bpf_sk_storage_get(&gw_saved_socks, bpf_sk, NULL, BPF_SK_STORAGE_GET_F_CREATE) : NULL;
+	if (!saved || !is_known(saved))
 		return 1;
-	mark_clamp(mark, tp->snd_cwnd_clamp, clamp);
+	save_clamp(saved, tp->snd_cwnd_clamp, clamp);
 	if (bpf_setsockopt(ops, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &clamp, sizeof(clamp))) {
-		mark->ours &= ~GW_CWND_CLAMP;
+		saved->ours &= ~GW_CWND_CLAMP;
 		return 1;
 	}
-	/* The clamp is looked at when an ACK comes; until then the initial window counts. */
+	/* The kernel checks the clamp when an ACK arrives; until then the initial window counts. */
 	if (tp->snd_cwnd > what.cap)
 		bpf_setsockopt(ops, SOL_TCP, TCP_BPF_IW, &clamp, sizeof(clamp));
 	report_new(ops, what);

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Limits for what containers receive. Their sockets are in another network namespace: as a packet leaves by the veth device that
- * leads there, its socket is looked up in that namespace, and so its cgroup is known. What is limited is marked, for the filter
- * behind (upload.bpf.c) to send it by the intermediate device of what arrives, from where it comes back here.
+ * Download limits of containers. Their sockets are in another network namespace: as a packet leaves by the veth device
+ * that leads there, its socket is looked up in that namespace, which gives its cgroup. A limited packet is marked, and
+ * the filter that follows (upload.bpf.c) redirects it to the ifb of downloads, from where it returns here.
  *
- *   gw_to_container  egress of the veth devices of containers that have such a limit
+ *   gw_to_container  egress of the veth devices of containers with such a limit
  *
- * Only what came by a managed link is limited: not what the host or another container sends. What is in doubt passes.
+ * Only packets that arrived by a managed link are limited, not those from the host or another container. In doubt, a
+ * packet passes.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
-#include "admission/told.h"
-#include "detour.h"
+#include "admission/flow_table.h"
+#include "redirect.h"
 #include "forwarded.h"
 #include "receiver.h"
 
@@ -21,7 +22,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define TCX_NEXT -1
 
-/* By veth device: the network namespace at its other end, as this one numbers it. */
+/* By veth device: the id of the network namespace at its other end. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 256);
@@ -45,12 +46,12 @@ static __noinline __u64 cgroup_of_receiver(struct __sk_buff *skb, const struct p
 	return id;
 }
 
-/* `config`: of the link that it came by. */
+/* `config`: of the link that it arrived by. */
 static __always_inline __u32 limit_of_receiver(struct __sk_buff *skb, const struct gw_link_config *config,
 					       const struct packet *p)
 {
 	__u32 device = skb->ifindex, treatment = 0, *netns = bpf_map_lookup_elem(&namespaces, &device);
-	struct gw_forwarded_treatment *told;
+	struct gw_forwarded_treatment *entry;
 	struct gw_forwarded *known;
 	__u64 cgroup;
 
@@ -63,34 +64,34 @@ static __always_inline __u32 limit_of_receiver(struct __sk_buff *skb, const stru
 	known = cgroup ? bpf_map_lookup_elem(&forwarded, &cgroup) : NULL;
 	if (!known)
 		return 0;
-	/* Who only receives is there, too. */
-	note_seen(known);
-	told = bpf_map_lookup_elem(&forwarded_treatments, &known->number);
-	if (!told)
+	/* A container that only receives is active, too. */
+	update_seen(known);
+	entry = bpf_map_lookup_elem(&forwarded_treatments, &known->number);
+	if (!entry)
 		return 0;
-	if (told->rules)
-		treatment = treatment_by_rules(config, p, told->rules);
-	return download_limit_of(treatment ? treatment : told->treatment);
+	if (entry->rules)
+		treatment = treatment_by_rules(config, p, entry->rules);
+	return download_limit_of(treatment ? treatment : entry->treatment);
 }
 
 SEC("tcx/egress")
 int gw_to_container(struct __sk_buff *skb)
 {
-	__u32 came_by = skb->ingress_ifindex; /* 0: it is this host's own */
-	struct gw_link_config *config = came_by ? config_of(came_by) : NULL;
+	__u32 arrived_by = skb->ingress_ifindex; /* 0: sent by this host */
+	struct gw_link_config *config = arrived_by ? config_of(arrived_by) : NULL;
 	struct packet p = {};
 	__u32 limit;
 
-	come_back(skb);
+	take_back(skb);
 	skb->cb[0] = 0;
-	if (has_come_back(skb) || !config)
+	if (has_returned(skb) || !config)
 		return TCX_NEXT;
 	if (!read_packet(skb, &p))
 		return TCX_NEXT;
 	read_ports(skb, &p);
-	turn_round(&p);
+	swap_ends(&p);
 	limit = limit_of_receiver(skb, config, &p);
 	if (limit)
-		send_round(skb, limit, hash_of(&p), 0);
+		mark_for_redirect(skb, limit, hash_of(&p), 0);
 	return TCX_NEXT;
 }

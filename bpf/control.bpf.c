@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Gives live connections another congestion control, and their own back. The daemon puts what it wants into
- * `wanted_controls`, by cookie, and runs `gw_apply_controls` over all sockets once; each named socket answers with an
+ * Sets another congestion control on live connections, and restores their own. The daemon writes the wanted ones to
+ * `wanted_controls`, by cookie, and runs `gw_apply_controls` once over all sockets; each named socket returns an
  * outcome.
  *
- * A mark in the socket itself says what we put there and what was there before, before we do. One that somebody has
- * changed since is left alone, whatever is wanted.
+ * The socket's saved state records the change before it is made. A congestion control that somebody has changed since
+ * is a conflict and is not overridden.
  */
 #include "kernel_types.h"
 #include "giveway.h"
@@ -13,7 +13,7 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 #include "sockets.h"
-#include "mark.h"
+#include "saved.h"
 #include "control.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -38,37 +38,37 @@ static __always_inline void report(struct gw_control_outcome *o, int error)
 
 static __always_inline void give(struct tcp_sock *tp, const struct gw_control *wanted, struct gw_control_outcome *o)
 {
-	struct gw_mark *mark = bpf_sk_storage_get(&gw_marks, (struct sock *)tp, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	struct gw_saved_socket *saved = bpf_sk_storage_get(&gw_saved_socks, (struct sock *)tp, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 
-	if (!mark) {
+	if (!saved) {
 		report(o, -ENOMEM);
 		return;
 	}
-	/* One of this name that we did not put there is somebody else's as well. */
-	if (!is_known(mark) || (mark->ours & GW_CONGESTION_CONTROL) || is_same_control(wanted->name, o->found)) {
-		o->kind = is_our_control(mark, o->found) ? GW_UNCHANGED : GW_FOREIGN;
+	/* One of this name that we did not set is somebody else's as well. */
+	if (!is_known(saved) || (saved->ours & GW_CONGESTION_CONTROL) || is_same_control(wanted->name, o->found)) {
+		o->kind = is_our_control(saved, o->found) ? GW_UNCHANGED : GW_FOREIGN;
 		return;
 	}
-	copy_control(mark->control_before, o->found);
-	copy_control(mark->control_ours, wanted->name);
-	mark->layout = GW_MARK_LAYOUT;
-	mark->ours |= GW_CONGESTION_CONTROL;
+	copy_control(saved->control_before, o->found);
+	copy_control(saved->control_ours, wanted->name);
+	saved->layout = GW_SAVED_LAYOUT;
+	saved->ours |= GW_CONGESTION_CONTROL;
 	report(o, write_control(tp, wanted->name));
 	if (o->error)
-		mark->ours &= ~GW_CONGESTION_CONTROL;
+		saved->ours &= ~GW_CONGESTION_CONTROL;
 }
 
 static __always_inline void revoke(struct tcp_sock *tp, struct gw_control_outcome *o)
 {
-	struct gw_mark *mark = bpf_sk_storage_get(&gw_marks, (struct sock *)tp, NULL, 0);
+	struct gw_saved_socket *saved = bpf_sk_storage_get(&gw_saved_socks, (struct sock *)tp, NULL, 0);
 
-	if (!is_our_control(mark, o->found)) {
-		o->kind = mark && (mark->ours & GW_CONGESTION_CONTROL) ? GW_FOREIGN : GW_UNCHANGED;
+	if (!is_our_control(saved, o->found)) {
+		o->kind = saved && (saved->ours & GW_CONGESTION_CONTROL) ? GW_FOREIGN : GW_UNCHANGED;
 		return;
 	}
-	report(o, restore_control(tp, mark));
+	report(o, restore_control(tp, saved));
 	if (!o->error)
-		mark->ours &= ~GW_CONGESTION_CONTROL;
+		saved->ours &= ~GW_CONGESTION_CONTROL;
 }
 
 SEC("iter/tcp")

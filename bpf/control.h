@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The one place that writes a socket's congestion control, for iter/tcp programs, which hold the socket's lock. What was
- * there before is restored by its name; where nobody has that one any more (its module was unloaded), Reno stands in,
- * which every kernel has.
+ * The one place that writes a socket's congestion control, for iter/tcp programs, which hold the socket's lock. The
+ * previous one is restored by its name; where it no longer exists (its module was unloaded), Reno replaces it, which
+ * every kernel has.
  */
 #ifndef GIVEWAY_CONTROL_H
 #define GIVEWAY_CONTROL_H
@@ -28,11 +28,11 @@ static __always_inline void copy_control(char to[GW_CA_NAME_LEN], const char fro
 		to[i] = from[i];
 }
 
-/* Whether the congestion control of this name, which is on the socket, is the one that we put there. */
-static __always_inline bool is_our_control(const struct gw_mark *mark, const char present[GW_CA_NAME_LEN])
+/* Whether the socket's present congestion control is the one that we set. */
+static __always_inline bool is_our_control(const struct gw_saved_socket *saved, const char present[GW_CA_NAME_LEN])
 {
-	return mark && is_known(mark) && (mark->ours & GW_CONGESTION_CONTROL) &&
-	       is_same_control(mark->control_ours, present);
+	return saved && is_known(saved) && (saved->ours & GW_CONGESTION_CONTROL) &&
+	       is_same_control(saved->control_ours, present);
 }
 
 static __always_inline int write_control(struct tcp_sock *tp, const char wanted[GW_CA_NAME_LEN])
@@ -43,10 +43,10 @@ static __always_inline int write_control(struct tcp_sock *tp, const char wanted[
 	return bpf_setsockopt(tp, SOL_TCP, TCP_CONGESTION, name, sizeof(name));
 }
 
-static __always_inline int restore_control(struct tcp_sock *tp, const struct gw_mark *mark)
+static __always_inline int restore_control(struct tcp_sock *tp, const struct gw_saved_socket *saved)
 {
 	static const char always_there[GW_CA_NAME_LEN] = "reno";
-	int error = write_control(tp, mark->control_before);
+	int error = write_control(tp, saved->control_before);
 
 	return error == -ENOENT ? write_control(tp, always_there) : error;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The UDP sockets of the namespace. One counts from the first datagram that a process sends on it, and whoever sends is its
- * owner (owners.h). `gw_list_datagrams` writes those that are still there and have sent within a minute, without anything that TCP alone
- * has (`delivered` counts the lists before which it has sent); of each user so many and no more, those first that it wrote the last time.
+ * The UDP sockets of the namespace. One counts from the first datagram that a process sends on it, and the sender is
+ * its owner (owners.h). `gw_list_datagrams` lists those that have sent within a minute, without the fields of TCP
+ * (`delivered` counts the lists since which it has sent). The list has a limit per user; sockets of the previous list
+ * come first.
  */
 #ifndef GIVEWAY_DATAGRAMS_H
 #define GIVEWAY_DATAGRAMS_H
@@ -12,10 +13,10 @@
 
 struct datagram_socket {
 	struct owner owner;
-	__u64 last_ns; /* of the list before which something was sent last */
+	__u64 last_ns; /* time of the last list before which it sent */
 	__u32 touched; /* since the last list */
 	__u32 is_listed;
-	__u32 lists; /* before which something was sent */
+	__u32 lists; /* before which it sent */
 	__u32 reserved;
 };
 
@@ -26,7 +27,7 @@ struct {
 	__type(value, struct datagram_socket);
 } datagrams SEC(".maps");
 
-/* What this CPU has marked last: many datagrams of one socket come in a row, and to find its storage is most of a mark. */
+/* This CPU's latest touch: many datagrams of one socket come in a row, and finding its storage is most of the cost. */
 struct latest {
 	__u64 cookie; /* 0: none */
 	__u64 task;
@@ -38,12 +39,12 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct latest);
-} latest_marked SEC(".maps");
+} latest_touched SEC(".maps");
 
-/* The lists that are over: after each, marks are to be made again. */
+/* Finished lists: after each, sockets have to be touched again. */
 __u64 datagram_lists;
 
-/* What was written of a user's in this list, and in the last one. */
+/* A user's entries in this list, and in the previous one. */
 struct listed {
 	__u64 session;
 	__u32 all;
@@ -59,8 +60,8 @@ struct {
 	__type(value, struct listed);
 } listed_of_users SEC(".maps");
 
-/* Whether this task has marked it since the last list, as far as this CPU knows. */
-static __always_inline bool is_marked(const struct sock *sk)
+/* Whether this task has touched it since the last list, as far as this CPU knows. */
+static __always_inline bool is_touched(const struct sock *sk)
 {
 	struct latest now = {
 		.cookie = sk->__sk_common.skc_cookie.counter,
@@ -68,7 +69,7 @@ static __always_inline bool is_marked(const struct sock *sk)
 		.list = datagram_lists,
 	};
 	__u32 key = 0;
-	struct latest *latest = bpf_map_lookup_elem(&latest_marked, &key);
+	struct latest *latest = bpf_map_lookup_elem(&latest_touched, &key);
 
 	if (!latest || !now.cookie)
 		return false;
@@ -78,11 +79,11 @@ static __always_inline bool is_marked(const struct sock *sk)
 	return false;
 }
 
-static __always_inline void mark_datagram(struct sock *sk)
+static __always_inline void touch_datagram(struct sock *sk)
 {
 	struct datagram_socket *d;
 
-	if (is_marked(sk))
+	if (is_touched(sk))
 		return;
 	d = bpf_sk_storage_get(&datagrams, sk, NULL, 0);
 	if (!d) {
@@ -97,7 +98,7 @@ static __always_inline void mark_datagram(struct sock *sk)
 		d->touched = 1;
 }
 
-/* Whether one more of this user's may be written. */
+/* Whether one more socket of this user fits into the list. */
 static __always_inline bool may_list(__u32 uid, __u64 session, bool is_new)
 {
 	struct listed none = {}, *l = bpf_map_lookup_elem(&listed_of_users, &uid);
@@ -158,7 +159,7 @@ int gw_list_datagrams(struct bpf_iter__bpf_sk_storage_map *ctx)
 	return 0;
 }
 
-/* The same where the kernel has no such iterator for us: over all UDP sockets. */
+/* For kernels without such an iterator: over all UDP sockets. */
 SEC("iter/udp")
 int gw_scan_datagrams(struct bpf_iter__udp *ctx)
 {

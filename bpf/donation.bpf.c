@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Counts the CPU time that others use at a priority which giveway has given to somebody else.
+ * Counts the CPU time that other threads use at a priority inherited from a thread that giveway has raised.
  *
- * A thread that waits for a lock with priority inheritance (a PI futex, on PREEMPT_RT nearly every lock) donates its priority
- * to the lock's owner, and through it to whoever that one waits for: donor -> recipient -> recipient ... The last of them
- * computes. What a recipient computes is charged to the donor, the thread of whose own the priority is.
+ * A thread that waits for a lock with priority inheritance (a PI futex, on PREEMPT_RT nearly every lock) donates its
+ * priority to the lock's owner, and through it along the chain: donor -> recipient -> recipient ... The last recipient
+ * runs. Its CPU time is charged to the donor, the thread whose own priority it is.
  *
- *   sched_pi_setprio   an inherited priority begins, changes or ends: what was used until now is charged, and from whom it
- *                      comes now is noted
- *   gw_account         charges what all recipients have used until now; then reports each donor's charges, and follows it
- *                      from lock to lock to who computes for it
+ *   sched_pi_setprio   an inherited priority begins, changes or ends: charges the time until now and records the new donor
+ *   gw_account         charges all recipients until now, reports each donor's charges, and follows each donor from lock to
+ *                      lock to its present recipient
  *
- * That is for what the kernel does not tell: it reports changes of the priority alone. Where one donor follows another
- * with the same priority, or a recipient loses a priority of its own that was the same, only the waiting threads show it.
+ * The second is needed because the kernel reports only changes of the priority. Where one donor follows another of the
+ * same priority, or a recipient loses its own equal priority, only the waiting threads show it.
  *
- * On PREEMPT_RT the tracepoint is hit often. So most hits end after two comparisons: where neither the old nor the new
- * priority is real-time. The others cost a look-up of the thread that waits.
+ * On PREEMPT_RT the tracepoint is hit often, so most hits end after two comparisons: neither the old nor the new
+ * priority is real-time. The others cost a lookup of the waiting thread.
  *
- * Nothing here changes a thread.
+ * Changes no thread.
  */
 #include "kernel_types.h"
 #include "giveway.h"
@@ -31,7 +30,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define MAX_RECIPIENTS 4096
 /* The kernel follows a chain of locks no further (kernel.max_lock_depth). */
 #define MAX_DEPTH 1024
-#define OWNER_MASK (~1UL) /* the lowest bit says that threads wait */
+#define OWNER_MASK (~1UL) /* the lowest bit: threads wait */
 
 extern struct task_struct *bpf_task_from_pid(__s32 pid) __ksym;
 extern void bpf_task_release(struct task_struct *p) __ksym;
@@ -45,13 +44,13 @@ struct {
 } donors SEC(".maps");
 
 struct recipient {
-	__u64 start_ns; /* a thread id is used again */
-	__u64 cpu_ns;	/* when it was last charged */
+	__u64 start_ns; /* thread ids are reused */
+	__u64 cpu_ns;   /* at its last charge */
 	__u32 donor;
 	__u32 reserved;
 };
 
-/* By thread id. A thread that ends takes its entry with it. */
+/* By thread id. A thread removes its entry at its end. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_RECIPIENTS);
@@ -59,17 +58,17 @@ struct {
 	__type(value, struct recipient);
 } recipients SEC(".maps");
 
-/* How often a thread began to borrow from one of ours ... */
+/* How often a thread inherited a priority from one of ours ... */
 __u64 begun;
-/* ... and could not be noted because there were too many at once. */
-__u64 not_noted;
+/* ... and how often the table was full. */
+__u64 not_recorded;
 
 /* Puts the shared types into the skeleton. */
 struct gw_donor_key *donor_key_type __attribute__((unused));
 struct gw_donor *donor_type __attribute__((unused));
 struct gw_donated *donated_type __attribute__((unused));
 
-/* Where a thread donates as both, its process pays: what a rule gives stands above a chain. */
+/* Where a thread donates as both, its process pays: a rule's priority is above a chain's. */
 static __always_inline struct gw_donor *donor_of(__u32 tid)
 {
 	struct gw_donor_key key = { .tid = tid, .of_process = 1 };
@@ -86,7 +85,7 @@ static __always_inline bool is_realtime(int prio)
 	return prio < MAX_RT_PRIO;
 }
 
-/* CPU time so far. The scheduler sums it up at ticks and switches; since then its clock has gone on. */
+/* CPU time so far. The scheduler adds it up at ticks and switches; the rest is read from its clock. */
 static __always_inline __u64 cpu_time(struct task_struct *p)
 {
 	__u64 ns = p->se.sum_exec_runtime;
@@ -98,7 +97,7 @@ static __always_inline __u64 cpu_time(struct task_struct *p)
 	return since_ns > 0 ? ns + since_ns : ns;
 }
 
-/* Whether what it uses is counted anyway, since giveway has given it a priority of its own. */
+/* Whether its own time is counted anyway, since giveway has raised it too. */
 static __always_inline bool is_counted(struct task_struct *p, struct gw_donor *donor)
 {
 	return donor->tgid == (__u32)p->tgid || (is_realtime(p->normal_prio) && donor_of(p->pid));
@@ -126,7 +125,7 @@ static __always_inline void begin(struct task_struct *p, __u32 donor)
 	recipient = bpf_map_lookup_elem(&recipients, &tid);
 	if (!recipient || recipient->start_ns != new.start_ns) {
 		if (bpf_map_update_elem(&recipients, &tid, &new, BPF_ANY))
-			__sync_fetch_and_add(&not_noted, 1);
+			__sync_fetch_and_add(&not_recorded, 1);
 	} else if (recipient->donor != donor) {
 		charge(p, recipient);
 		recipient->donor = donor;
@@ -144,7 +143,7 @@ static __always_inline void end(struct task_struct *p)
 	bpf_map_delete_elem(&recipients, &tid);
 }
 
-/* The thread whose own priority it is that this one would donate; 0: none of ours. */
+/* The thread whose own priority this one would donate; 0: none of ours. */
 static __always_inline __u32 donor_behind(struct task_struct *waiting)
 {
 	struct recipient *recipient;
@@ -156,7 +155,7 @@ static __always_inline __u32 donor_behind(struct task_struct *waiting)
 	return recipient ? recipient->donor : 0;
 }
 
-/* `p` still has the priority before; its run queue is locked and its clock up to date. */
+/* `p` still has its previous priority; its run queue is locked and its clock up to date. */
 SEC("tp_btf/sched_pi_setprio")
 int BPF_PROG(gw_see_inheritance, struct task_struct *p, struct task_struct *waiting)
 {
@@ -202,7 +201,7 @@ static long settle(struct bpf_map *map, const void *key, void *value, void *cont
 	return 0;
 }
 
-/* Reads what may change or go meanwhile; the one at the end is looked at again. */
+/* Reads unlocked; the caller checks the last one again. */
 static long next_owner(__u32 depth, struct task_struct **at)
 {
 	struct rt_mutex_waiter *waiter = BPF_CORE_READ(*at, pi_blocked_on);
@@ -246,7 +245,7 @@ static long report(struct bpf_map *map, const void *at, void *value, void *conte
 	donor = bpf_map_lookup_elem(&donors, &key);
 	if (!donor)
 		return 0;
-	/* Where the reader's buffer is full (some 800 donors), the others wait for a call that has room. */
+	/* Where the reader's buffer is full (some 800 donors), the others wait for the next call. */
 	if (seq->size <= seq->count + sizeof(donated))
 		return 1;
 	donated.donated_ns = donor->donated_ns;
@@ -268,7 +267,7 @@ static long report(struct bpf_map *map, const void *at, void *value, void *conte
 	return 0;
 }
 
-/* Once, after the last of the machine's maps: some kernels refuse an iterator over the elements of one. */
+/* Runs once, after the last of the machine's maps: some kernels refuse an iterator over the elements of a map. */
 SEC("iter/bpf_map")
 int gw_account(struct bpf_iter__bpf_map *ctx)
 {

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What arrives for sockets whose downloads are limited takes a detour: by an intermediate device (ifb), whose queue holds
- * each limit to its rate, and back to where it was. Where a link orders what arrives, so does all bulk and background, which have
- * two classes of that queue; all else passes, and its bytes are counted, so that they have what it leaves.
+ * Redirects packets that arrive for sockets with a download limit to an ifb, whose queue holds each limit to its rate,
+ * and back. Where a link orders downloads, all bulk and background is redirected as well, to two classes of that queue;
+ * the rest passes, and its bytes are counted, so that bulk and background get the remainder.
  *
- *   gw_detour     ingress of each managed link, only while there is such a limit, and of those that order
- *   gw_come_back  egress of the intermediate device, before its queue: where that is down, packets turn back
+ *   gw_redirect   ingress of each managed link, only while there is such a limit, and of those that order downloads
+ *   gw_return     egress of the ifb, before its queue: where the ifb is down, packets turn back
  *
- * Most packets are asked for nothing but their local port (ports.h). Whatever is in doubt polls: it is not limited, and
- * nothing is lost. Attach this last: what stands before it sees every packet; what comes after it, as filters of clsact
- * and nftables' netdev chains, never sees a packet that takes the detour.
+ * For most packets only the local port is looked up (ports.h). In doubt, a packet passes unlimited, and nothing is
+ * lost. Attach this last: programs before it see every packet; those after it, such as filters of clsact and nftables'
+ * netdev chains, do not see a redirected packet.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include "admission/local.h"
-#include "admission/told.h"
-#include "detour.h"
+#include "admission/flow_table.h"
+#include "redirect.h"
 #include "ports.h"
 #include "receiver.h"
 
@@ -30,19 +30,21 @@ char LICENSE[] SEC("license") = "GPL";
 #define MULTICAST_V6 0xff
 #define IPS_NAT 0x30 /* IPS_SRC_NAT | IPS_DST_NAT */
 #define ENODEV 19
-/* Behind the groups of limits: of all that a link orders, of bulk, and of background. */
+/* Classes after those of the limits: for each link that orders downloads, all of it, bulk, and background. */
 #define GROUP_OF_ORDER(link, class) (GW_LIMITS + GROUPS_OF_A_LINK * (link) + 1 + ((class) == GW_CLASS_BACKGROUND))
 /* With timestamps. */
 #define TCP_HEADER_BYTES 32
 
-/* The intermediate device. */
-const volatile __u32 detour_ifindex;
-/* A limit has one queue, in which fq_codel sees to its flows. */
+/* Of the ifb. */
+const volatile __u32 ifb_ifindex;
+/* A limit has one queue, in which fq_codel separates the flows. */
 const volatile bool is_fair;
-/* The device was found down: nothing takes the detour any more. The daemon sees to what comes next. */
+/* The ifb was found down: nothing is redirected any more. The daemon handles it. */
 bool is_closed;
 
-/* Of a connection that netfilter knows (net/netfilter/nf_conntrack_bpf.c); where that is not loaded yet, nothing is known to be translated. */
+/*
+ * Of netfilter's conntrack (net/netfilter/nf_conntrack_bpf.c); where that is not loaded, nothing counts as translated.
+ */
 struct gw_ct_options {
 	__s32 netns_id;
 	__s32 error;
@@ -71,7 +73,7 @@ static __noinline bool is_translated(struct __sk_buff *skb, const struct packet 
 	return is_one;
 }
 
-/* And not to be forwarded: a socket that is not connected may have the port of whom it is forwarded to. */
+/* Not to be forwarded: an unconnected socket may have the same port as the receiver of a forwarded packet. */
 static __noinline bool is_for_this_machine(struct __sk_buff *skb, const struct packet *p)
 {
 	struct bpf_fib_lookup route = {
@@ -93,8 +95,8 @@ static __noinline bool is_for_this_machine(struct __sk_buff *skb, const struct p
 }
 
 /*
- * One that is not connected has whatever comes to its port: also what is for others on the network, or is about to be translated
- * to another address. Any user may have such a socket, with a limit of their own choice.
+ * An unconnected socket's port also matches packets that are for other hosts, or about to be translated to another
+ * address. Any user may have such a socket, with a limit of their own choice.
  */
 static __always_inline bool is_its_own(struct __sk_buff *skb, const struct packet *p)
 {
@@ -104,18 +106,18 @@ static __always_inline bool is_its_own(struct __sk_buff *skb, const struct packe
 	return skb->pkt_type == PACKET_HOST && !is_for_many && is_for_this_machine(skb, p) && !is_translated(skb, p);
 }
 
-/* What is said of the socket itself; 0: nothing. */
-static __always_inline __u32 treatment_told(struct bpf_sock *sk)
+/* The treatment of the socket itself; 0: none. */
+static __always_inline __u32 treatment_of_socket(struct bpf_sock *sk)
 {
 	struct sock_common *skc = bpf_core_cast(sk, struct sock_common);
 	__u64 cookie = skc->skc_cookie.counter;
-	struct gw_treated_socket *told = bpf_map_lookup_elem(&treated_sockets, &cookie);
-	struct early_socket *early;
+	struct gw_treated_socket *entry = bpf_map_lookup_elem(&treated_sockets, &cookie);
+	struct new_socket *new;
 
-	if (told)
-		return told->treatment;
-	early = bpf_sk_storage_get(&early_sockets, sk, NULL, 0);
-	return early && bpf_ktime_get_coarse_ns() < early->until_ns ? early->treatment : 0;
+	if (entry)
+		return entry->treatment;
+	new = bpf_sk_storage_get(&new_sockets, sk, NULL, 0);
+	return new && bpf_ktime_get_coarse_ns() < new->until_ns ? new->treatment : 0;
 }
 
 static __always_inline bool orders(const struct gw_link_config *config)
@@ -123,7 +125,7 @@ static __always_inline bool orders(const struct gw_link_config *config)
 	return config && config->flags & GW_ORDERS_DOWNLOADS;
 }
 
-/* What is said of the socket that this packet is for, as far as it counts here; 0: nothing, or it has no socket here. */
+/* The treatment of the packet's socket, where it matters here; 0: none, or no socket here. */
 static __noinline __u32 treatment_of_receiver(struct __sk_buff *skb, const struct packet *p)
 {
 	struct gw_link_config *config = config_of(skb->ifindex);
@@ -135,7 +137,7 @@ static __noinline __u32 treatment_of_receiver(struct __sk_buff *skb, const struc
 		return 0;
 	is_listener = sk->state == TCP_LISTEN;
 	is_connected = sk->dst_port;
-	treatment = is_listener ? 0 : treatment_told(sk);
+	treatment = is_listener ? 0 : treatment_of_socket(sk);
 	bpf_sk_release(sk);
 	if (is_listener)
 		return 0;
@@ -148,8 +150,8 @@ static __noinline __u32 treatment_of_receiver(struct __sk_buff *skb, const struc
 	return treatment;
 }
 
-/* The same, 0 for most packets at the price of a look at their local port. */
-static __always_inline __u32 treatment_as_it_arrives(struct __sk_buff *skb, struct packet *p)
+/* The same; for most packets, at the cost of one lookup of the local port. */
+static __always_inline __u32 treatment_of_arrival(struct __sk_buff *skb, struct packet *p)
 {
 	struct gw_ports *ports = all_ports();
 	__u32 treatment;
@@ -157,18 +159,18 @@ static __always_inline __u32 treatment_as_it_arrives(struct __sk_buff *skb, stru
 	/* Only the first fragment has ports: the others would overtake it. */
 	if (!ports || p->fragment_at || p->more_fragments)
 		return 0;
-	if (!p->tuple.local_port || !is_noted(ports, p->tuple.local_port))
+	if (!p->tuple.local_port || !has_port(ports, p->tuple.local_port))
 		return 0;
 	treatment = treatment_of_receiver(skb, p);
 	if (treatment)
-		note_port(ports, p->tuple.local_port);
+		add_port(ports, p->tuple.local_port);
 	return treatment;
 }
 
-/* Bytes that have come by a link that orders, with headers. */
+/* Bytes that arrived by a link that orders downloads, with headers. */
 struct gw_arrived {
 	__u64 passed;
-	__u64 ordered; /* of bulk and background */
+	__u64 ordered; /* bulk and background */
 };
 
 struct {
@@ -179,7 +181,7 @@ struct {
 } arrived SEC(".maps");
 
 /* Puts the shared types into the skeleton. */
-enum gw_detour *detour_type __attribute__((unused));
+enum gw_redirect *redirect_type __attribute__((unused));
 enum gw_ports_size *size_type __attribute__((unused));
 struct gw_arrived *arrived_type __attribute__((unused));
 
@@ -193,7 +195,7 @@ static __always_inline void count(__u32 link, __u32 bytes, bool is_ordered)
 		counted->passed += bytes;
 }
 
-/* As it came: what was put together had a header for each of its parts. */
+/* Bytes on the wire: each part of an aggregated packet had a header. */
 static __always_inline __u32 bytes_on_link(struct __sk_buff *skb, const struct packet *p)
 {
 	__u32 more = skb->gso_segs > 1 ? skb->gso_segs - 1 : 0;
@@ -201,33 +203,33 @@ static __always_inline __u32 bytes_on_link(struct __sk_buff *skb, const struct p
 	return skb->len + more * (ETH_HEADER_BYTES + p->transport_at + TCP_HEADER_BYTES);
 }
 
-/* `group`: of classes, of which the flow has one: of a limit, or of what yields. */
-static __always_inline int take_detour(struct __sk_buff *skb, const struct packet *p, __u32 group)
+/* `group` of classes, of which the flow has one: a limit's, or one of ordered downloads. */
+static __always_inline int redirect(struct __sk_buff *skb, const struct packet *p, __u32 group)
 {
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	__u32 mtu = 0;
 
-	/* A redirect to a device that is gone is the packet's end. */
-	if (bpf_check_mtu(skb, detour_ifindex, &mtu, 0, 0) == -ENODEV)
+	/* A redirect to a device that is gone would drop the packet. */
+	if (bpf_check_mtu(skb, ifb_ifindex, &mtu, 0, 0) == -ENODEV)
 		return TCX_NEXT;
-	/* The other device is an Ethernet. */
+	/* The ifb is an Ethernet device. */
 	if (kernel_skb->network_header == kernel_skb->mac_header && bpf_skb_change_head(skb, ETH_HEADER_BYTES, 0))
 		return TCX_NEXT;
 	skb->priority = class_of_limit(group, is_fair ? 0 : hash_of(p));
-	/* Nor is its class chosen there (upload.bpf.c). */
+	/* Its class is not chosen again there (upload.bpf.c). */
 	skb->cb[0] = 0;
-	return bpf_redirect(detour_ifindex, 0);
+	return bpf_redirect(ifb_ifindex, 0);
 }
 
-/* Limited or not, it is counted; of what stays in the own subnets only limits count. */
-static __always_inline int detour_in_order(struct __sk_buff *skb, const struct gw_link_config *config, const struct packet *p,
+/* Counts it, limited or not; traffic in the own subnets is subject to limits only. */
+static __always_inline int redirect_ordered(struct __sk_buff *skb, const struct gw_link_config *config, const struct packet *p,
 					   __u32 treatment)
 {
 	__u32 bytes = bytes_on_link(skb, p), limit = download_limit_of(treatment), link = config->number;
 	bool is_apart = config->flags & GW_SPARES_LOCAL && is_in_own_subnet(config, p);
 	bool is_ordered = !is_apart && !limit && yields(treatment);
 	__u32 group = is_ordered ? GROUP_OF_ORDER(link, class_of(treatment)) : limit;
-	int verdict = group ? take_detour(skb, p, group) : TCX_NEXT;
+	int verdict = group ? redirect(skb, p, group) : TCX_NEXT;
 
 	if (!is_apart)
 		count(link, bytes, is_ordered && verdict != TCX_NEXT);
@@ -235,7 +237,7 @@ static __always_inline int detour_in_order(struct __sk_buff *skb, const struct g
 }
 
 SEC("tcx/ingress")
-int gw_detour(struct __sk_buff *skb)
+int gw_redirect(struct __sk_buff *skb)
 {
 	struct gw_link_config *config = config_of(skb->ifindex);
 	struct packet p = {};
@@ -245,16 +247,16 @@ int gw_detour(struct __sk_buff *skb)
 		return TCX_NEXT;
 	if (read_packet(skb, &p)) {
 		read_ports(skb, &p);
-		turn_round(&p);
-		treatment = treatment_as_it_arrives(skb, &p);
+		swap_ends(&p);
+		treatment = treatment_of_arrival(skb, &p);
 	}
 	if (orders(config))
-		return detour_in_order(skb, config, &p, treatment);
-	return treatment ? take_detour(skb, &p, download_limit_of(treatment)) : TCX_NEXT;
+		return redirect_ordered(skb, config, &p, treatment);
+	return treatment ? redirect(skb, &p, download_limit_of(treatment)) : TCX_NEXT;
 }
 
 SEC("tcx/egress")
-int gw_come_back(struct __sk_buff *skb)
+int gw_return(struct __sk_buff *skb)
 {
 	struct sk_buff *kernel_skb = kernel_skb_of(skb);
 

@@ -2,7 +2,7 @@
 #ifndef GIVEWAY_EGRESS_H
 #define GIVEWAY_EGRESS_H
 
-/* The device that the socket's packets leave by, as routed last; NULL where there is no route yet. */
+/* The device of the socket's latest route; NULL where there is none yet. */
 static __always_inline struct net_device *egress_device(const struct sock *sk)
 {
 	struct dst_entry *dst = sk->sk_dst_cache;

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Watches every TCP socket of one network namespace, and knows its UDP sockets.
+ * Watches every TCP socket of one network namespace, and its UDP sockets.
  *
- * The cost must follow what is active, not what is open. So a per-packet program does nothing but mark its socket in
- * the storage map `active`; ten times a second `gw_poll_active` iterates that map (not the socket table), writes a
- * record for each socket that was marked or has bytes queued or in flight, and forgets those idle for a second. A
- * stalled sender, whose packets bring no answer, stays: it has bytes in flight. `gw_scan_all` writes the same record
- * for every connection there is, and is meant for the start and for every ten seconds or so.
+ * The cost must follow the number of active sockets, not of open ones. So a per-packet program only touches its socket
+ * in the storage map `active`; ten times a second `gw_poll_active` iterates that map (not the socket table), writes a
+ * record for each socket that was touched or has bytes queued or in flight, and removes those idle for a second. A
+ * stalled sender, whose packets are not answered, stays: it has bytes in flight. `gw_scan_all` writes the same record
+ * for every connection, at the start and every ten seconds or so.
  *
- * Owners are remembered in the storage map `owners` (owners.h): by `connect`, by each send or receive of a process, and by
- * `gw_find_owners`, which looks at all open files. (It is the most expensive program here, and runs when a scan shows a socket
- * without a known owner, and every minute.)
+ * Owners are kept in the storage map `owners` (owners.h): set by `connect`, by each send or receive of a process, and
+ * by `gw_find_owners`, which scans all open files. (It is the most expensive program here, and runs when a scan shows a
+ * socket without a known owner, and every minute.)
  *
  * UDP: see datagrams.h.
  *
- * What happens between passes goes to the ring buffer `events` and waits for the reader's next poll, unless the buffer
- * fills up: a wake-up for each would cost far more than the event, and a stranger decides how many connections open and
- * close. Retransmissions and congestion-avoidance states, which come in bursts when the network is bad, are limited per
- * socket as well.
+ * Events between polls go to the ring buffer `events` and wait for the reader's next poll, unless the buffer fills up:
+ * a wake-up for each would cost far more than the event, and remote hosts decide how many connections open and close.
+ * Retransmissions and congestion-avoidance states come in bursts and are limited per socket as well.
  *
- * Nothing here changes a socket.
+ * Changes no socket.
  */
 #include "kernel_types.h"
 #include "giveway.h"
@@ -40,7 +39,7 @@ char LICENSE[] SEC("license") = "GPL";
 struct activity {
 	__u64 last_ns;
 	__u64 retransmit_event_ns;
-	__u64 ca_window_ns; /* when the present window of congestion-avoidance events began */
+	__u64 ca_window_ns; /* start of the present window of congestion-avoidance events */
 	__u32 retransmits_reported;
 	__u16 ca_events; /* reported in that window */
 	__u16 touched;   /* since the last poll */
@@ -69,7 +68,7 @@ enum gw_limit *limit_type __attribute__((unused));
 struct gw_flow *flow_type __attribute__((unused));
 struct gw_event *event_type __attribute__((unused));
 
-/* ---- marking what is active ---- */
+/* ---- touching active sockets ---- */
 
 static __always_inline struct activity *begin_activity(struct sock *sk, const struct tcp_sock *tp)
 {
@@ -80,12 +79,12 @@ static __always_inline struct activity *begin_activity(struct sock *sk, const st
 	};
 	struct activity *a = bpf_sk_storage_get(&active, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
 
-	/* Last: who has seen the count must find the mark. */
+	/* Last: a reader that has seen the count must find the entry. */
 	__sync_fetch_and_add(&touches, 1);
 	return a;
 }
 
-/* Sockets of other namespaces cost one comparison; one of ours that has an entry is known to be TCP. */
+/* Sockets of other namespaces cost one comparison; one with an entry is known to be TCP. */
 static __always_inline struct activity *touch(struct sock *sk)
 {
 	struct activity *a;
@@ -170,7 +169,7 @@ static __always_inline void describe_tcp(struct gw_flow *f, const struct tcp_soc
 	f->acked_bytes = tp->bytes_acked;
 	f->received_bytes = tp->bytes_received;
 	f->latest_rtt_us = tp->rack.rtt_us;
-	/* Without timestamps the kernel goes by how long it takes to receive a window, which is no round trip. */
+	/* Without timestamps the kernel measures how long a window takes to arrive, which is no round trip. */
 	if (BPF_CORE_READ_BITFIELD(tp, rx_opt.saw_tstamp))
 		f->receiver_rtt_us = tp->rcv_rtt_est.rtt_us >> 3;
 }
@@ -234,7 +233,7 @@ static __always_inline void write_flow(struct seq_file *seq, struct sock *sk, co
 
 /* ---- reporting events ---- */
 
-/* Wakes the reader only when it might lose some. */
+/* Wakes the reader only when events might be lost. */
 static __always_inline __u64 wake_when_filling(void)
 {
 	return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > EVENTS_BYTES / 2 ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
@@ -269,7 +268,7 @@ static __always_inline void report_retransmits(struct sock *sk, struct activity 
 /* ---- programs ---- */
 
 SEC("tp_btf/tcp_probe")
-int BPF_PROG(gw_mark_segment, struct sock *sk)
+int BPF_PROG(gw_touch_segment, struct sock *sk)
 {
 	touch(sk);
 	return 0;
@@ -277,13 +276,13 @@ int BPF_PROG(gw_mark_segment, struct sock *sk)
 
 /* Runs in the sender, for sockets of every family. */
 SEC("tp_btf/sock_send_length")
-int BPF_PROG(gw_mark_send, struct sock *sk, int sent)
+int BPF_PROG(gw_touch_send, struct sock *sk, int sent)
 {
 	if (sent <= 0)
 		return 0;
 	if (sk->sk_protocol == IPPROTO_UDP) {
 		if (is_our(sk, IPPROTO_UDP))
-			mark_datagram(sk);
+			touch_datagram(sk);
 	} else if (sk->sk_protocol == IPPROTO_MPTCP) {
 		if (is_our(sk, IPPROTO_MPTCP))
 			use_parent(sk);
@@ -293,7 +292,9 @@ int BPF_PROG(gw_mark_send, struct sock *sk, int sent)
 	return 0;
 }
 
-/* Where a process holds the socket's lock it is the one that uses it; else this is a softirq in an arbitrary task. */
+/*
+ * Where a process holds the socket's lock it is the one that uses it; otherwise this is a softirq in an arbitrary task.
+ */
 SEC("tp_btf/tcp_rcv_space_adjust")
 int BPF_PROG(gw_see_receive, struct sock *sk)
 {
@@ -373,7 +374,7 @@ int BPF_PROG(gw_see_ca_state, struct sock *sk, __u8 to)
 	return 0;
 }
 
-static __always_inline void pass(struct seq_file *seq, struct sock *sk, struct tcp_sock *tp, struct activity *a)
+static __always_inline void poll(struct seq_file *seq, struct sock *sk, struct tcp_sock *tp, struct activity *a)
 {
 	struct gw_flow none = {};
 	__u64 now_ns;
@@ -403,11 +404,11 @@ int gw_poll_active(struct bpf_iter__bpf_sk_storage_map *ctx)
 	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : NULL;
 
 	if (tp && a)
-		pass(ctx->meta->seq, sk, tp, a);
+		poll(ctx->meta->seq, sk, tp, a);
 	return 0;
 }
 
-/* The same where the kernel has no such iterator for us: over all connections. */
+/* For kernels without such an iterator: over all connections. */
 SEC("iter/tcp")
 int gw_scan_active(struct bpf_iter__tcp *ctx)
 {
@@ -416,7 +417,7 @@ int gw_scan_active(struct bpf_iter__tcp *ctx)
 	struct activity *a = tp ? bpf_sk_storage_get(&active, sk, NULL, 0) : NULL;
 
 	if (a)
-		pass(ctx->meta->seq, sk, tp, a);
+		poll(ctx->meta->seq, sk, tp, a);
 	return 0;
 }
 
@@ -432,7 +433,7 @@ int gw_scan_all(struct bpf_iter__tcp *ctx)
 	if (!tp || !has_room(seq, &none, sizeof(none)))
 		return 0;
 	settle_search(owner_of(sk), bpf_ktime_get_ns());
-	/* It stalled before we attached: no packet will mark it. */
+	/* It stalled before we attached: no packet will touch it. */
 	if (unsent_bytes(tp) || unacked_bytes(tp))
 		touch(sk);
 	write_flow(seq, sk, tp);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What containers send has no socket in this namespace, but until it is routed the packet still knows the one that sent it.
- * Where it comes out of a veth pair, its cgroup's number is written on it, for admission at the egress of the link: in
- * skb->tc_index, which neither bridges nor routing nor address translation change. A cgroup that is met for the first
- * time is only noted; the daemon gives it a number where anything is to be said of it.
+ * A container's packet has no socket in this namespace, but until it is routed it still has the socket that sent it.
+ * Where it leaves a veth pair, this program writes its cgroup's number into skb->tc_index, for admission at the link's
+ * egress; bridges, routing and address translation do not change that field. A new cgroup is only recorded; the daemon
+ * gives it a number where it has a treatment.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -17,7 +17,7 @@ struct gw_forwarded_treatment *treatment_type __attribute__((unused));
 #define TCX_NEXT -1
 
 SEC("tcx/ingress")
-int gw_say_whose(struct __sk_buff *skb)
+int gw_write_cgroup(struct __sk_buff *skb)
 {
 	__u64 cgroup = bpf_skb_cgroup_id(skb);
 	struct gw_forwarded *known;
@@ -33,7 +33,7 @@ int gw_say_whose(struct __sk_buff *skb)
 		bpf_map_update_elem(&forwarded, &cgroup, &found, BPF_NOEXIST);
 		return TCX_NEXT;
 	}
-	if (note_seen(known))
+	if (update_seen(known))
 		known->device = skb->ifindex;
 	skb->tc_index = known->number;
 	return TCX_NEXT;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Which processes of the reader's own program hold Unix sockets of this network namespace. The kernel's list of sockets tells
- * who made one, and whoever has been given it may bind it; only its holder tells whose a name is.
+ * Lists the processes of the reader's own program that hold Unix sockets of this network namespace. The kernel's list
+ * of sockets shows who made one, but anyone who was given it may bind it; only its holder shows whose a name is.
  *
- * Listed is a file that root's process of this program, in this network namespace, has opened itself: what was there before an
- * exec does not count, since another may have given it. The iterator sees the pid namespaces below the reader's own, and so
- * all processes only from the initial one. Nothing here changes anything.
+ * A file counts if a process of root's, of this program and in this network namespace, has opened it itself: one from
+ * before an exec may come from another process. The iterator sees the pid namespaces below the reader's own, and so all
+ * processes only from the initial one. Changes nothing.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -15,10 +15,10 @@
 char LICENSE[] SEC("license") = "GPL";
 
 #define AF_UNIX 1
-#define NAME_WORDS 8 /* of a program; of a longer name only so much counts */
+#define NAME_WORDS 8 /* of a program; longer names are compared up to here */
 
 struct gw_holder {
-	__u64 cookie; /* of the socket; 0: nobody has asked for it yet */
+	__u64 cookie; /* of the socket; 0: not assigned yet */
 	__u64 inode;  /* of the socket */
 	__u32 pid;    /* of the process, in the pid namespace of the reader */
 	__u32 reserved;
@@ -35,7 +35,7 @@ static __always_inline void name_program(struct mm_struct *mm, __u64 *to)
 				  BPF_CORE_READ(mm, exe_file, f_path.dentry, d_name.name));
 }
 
-/* The file may have been replaced since, so its name counts. */
+/* Compares names, since the file may have been replaced. */
 static __always_inline bool is_same_program(struct task_struct *task, struct task_struct *other)
 {
 	__u64 one[NAME_WORDS] = {}, two[NAME_WORDS] = {};
@@ -57,7 +57,7 @@ static __always_inline bool is_closed_on_exec(struct task_struct *task, __u32 fd
 	return word >> fd % 64 & 1;
 }
 
-/* Its number in this pid namespace of this level. */
+/* Its pid in this namespace of this level. */
 static __always_inline __u32 number_of(struct task_struct *task, struct pid_namespace *ns, __u32 level)
 {
 	struct pid *pid = BPF_CORE_READ(task, group_leader, thread_pid);
@@ -100,7 +100,7 @@ int gw_list_holders(struct bpf_iter__task_file *ctx)
 		return 0;
 	if (BPF_CORE_READ(task, real_cred, uid.val) || BPF_CORE_READ(task, real_cred, euid.val))
 		return 0;
-	/* Threads of the reader's own may be in several. */
+	/* The reader's own threads may be in several namespaces. */
 	if (task->tgid != BPF_CORE_READ(reader, tgid) &&
 	    BPF_CORE_READ(task, nsproxy, net_ns, ns.inum) != netns_inum)
 		return 0;

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What a process starts belongs to its class: by what was chosen for it, or by a rule that names it. Each task that
- * inherits has a record (inherit.h).
+ * Inheritance of classes: a process hands its class, by explicit classification or by a rule that names it, on to what
+ * it starts. Each task that inherits has a record (inherit.h).
  *
- *   gw_inherit       hands the record on to what a task starts
- *   gw_inherit_late  the same, for whom the first has missed
- *   gw_see_exec      from an exec on, the rule of the program before is inherited, and that of the new one counts,
- *                    where it names the file alone: so what it starts at once inherits too
- *   gw_hand_down     over all tasks: which rule names which process, as the daemon orders; and by the tree of processes, for
- *                    what has been started before that
- *   gw_set_by_hand   over all tasks: a setting by hand is for this process and all that it has started, as far as the tree of
- *                    processes shows; or for nobody any more
- *   gw_list_by_hand  the settings by hand that tasks have
- *   gw_list_limits   the rate limits that tasks have
- *   gw_list_inheriting  the processes that have a record of anything
+ *   gw_inherit       copies the record to a new task
+ *   gw_inherit_late  the same, where the kernel skipped the first
+ *   gw_see_exec      after an exec, the previous program's rule is inherited, and the new program's counts where it names
+ *                    only the file: so what it starts at once inherits too
+ *   gw_hand_down     over all tasks: applies the daemon's orders, which rule names which process; and, by the process tree,
+ *                    to what was started before
+ *   gw_set_by_hand   over all tasks: sets a setting by hand on a process and its descendants, as far as the process tree
+ *                    shows them; or removes it
+ *   gw_list_by_hand  the tasks' settings by hand
+ *   gw_list_limits   the tasks' rate limits
+ *   gw_list_inheriting  the processes with a record
  *
- * The kernel pays for one look-up at each start of a task, and at each exec. Changes no task.
+ * Costs one lookup at each start of a task, and at each exec. Changes no task.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -28,36 +28,36 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define PF_EXITING 0x4
 #define INIT 1
-/* As /proc tells starts, and so the daemon. */
+/* The resolution of start times in /proc, which the daemon uses. */
 #define START_NS (10 * NSEC_PER_MSEC)
 
 struct gw_executable {
 	__u64 inode;
-	__u32 device; /* as mountinfo numbers it: major << 20 | minor */
-	__u32 owner;  /* in btrfs a user's subvolume has files of the same number */
+	__u32 device; /* as in mountinfo: major << 20 | minor */
+	__u32 owner;  /* in btrfs, another user's subvolume may have the same inode numbers */
 };
 
 struct gw_process_key {
-	__u64 start_ns; /* as /proc tells it */
+	__u64 start_ns; /* as in /proc */
 	__u32 tgid;
 	__u32 reserved;
 };
 
 struct gw_name_order {
-	__u64 rule;  /* which names the process; 0: none */
-	__u64 image; /* of which that is said */
-	__u64 execs; /* of the process, filled in here */
-	__u64 is_obeyed; /* filled in here, with what follows for those that have it from there: */
+	__u64 rule;       /* that names the process; 0: none */
+	__u64 image;      /* that the order applies to */
+	__u64 execs;      /* of the process, written here */
+	__u64 is_applied; /* written here, with what its heirs inherit: */
 	struct gw_by_rule handed_on;
 };
 
-/* A setting by hand comes, or goes. */
+/* Sets or removes a setting by hand. */
 struct gw_hand_order {
 	__u64 bit;
-	__u64 start_ns; /* of the process, as /proc tells it; 0: the setting goes */
+	__u64 start_ns; /* of the process, as in /proc; 0: the setting is removed */
 	__u32 tgid;
-	__u32 uid; /* only this user's processes, by their real user; ~0: everybody's */
-	__u32 treatment; /* of what they connect, until the daemon has seen it; 0: nothing any more */
+	__u32 uid;       /* only this user's processes, by real uid; ~0: everybody's */
+	__u32 treatment; /* for what they connect, until the daemon knows the socket; 0: none any more */
 	__u32 reserved;
 };
 
@@ -68,7 +68,7 @@ struct {
 	__type(value, struct gw_hand_order);
 } hand_orders SEC(".maps");
 
-/* Of rules that ask for nothing but the executable. */
+/* Of rules that match by the executable alone. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -126,7 +126,10 @@ static __always_inline bool is_from(const struct gw_by_rule *by, const struct gw
 	       by->execs == other->execs;
 }
 
-/* A thread has what its process has. Another process has inherited it; its own rule is the same until it executes another. */
+/*
+ * A thread shares its process's record. A new process inherits it; its own rule is the same until it executes another
+ * program.
+ */
 static __always_inline void hand_on(struct task_struct *parent, struct task_struct *task)
 {
 	struct gw_record *from = record_of(parent);
@@ -141,11 +144,11 @@ static __always_inline void hand_on(struct task_struct *parent, struct task_stru
 		record.parent_start_ns = BPF_CORE_READ(parent, group_leader, start_boottime);
 		record.image = 0;
 	}
-	/* What has one keeps it. */
+	/* Keeps an existing record. */
 	bpf_task_storage_get(&gw_records_3, task, &record, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
-/* Runs in the parent, before the new task first runs. The kernel skips it where it has just preempted it on the same CPU. */
+/* Runs in the parent, before the new task runs. The kernel skips it where it has just preempted it on the same CPU. */
 SEC("tp_btf/task_newtask")
 int BPF_PROG(gw_inherit, struct task_struct *task, unsigned long clone_flags)
 {
@@ -153,7 +156,7 @@ int BPF_PROG(gw_inherit, struct task_struct *task, unsigned long clone_flags)
 	return 0;
 }
 
-/* For whom the first has missed: nothing preempts this one (nice.bpf.c). */
+/* Where the kernel skipped the first: nothing preempts this one (nice.bpf.c). */
 SEC("tp_btf/sched_wakeup_new")
 int BPF_PROG(gw_inherit_late, struct task_struct *task)
 {
@@ -191,10 +194,10 @@ int BPF_PROG(gw_see_exec, struct task_struct *task, int old_pid, struct linux_bi
 		rule = bpf_map_lookup_elem(&rule_of_file, &file);
 	}
 	record = bpf_task_storage_get(&gw_records_3, task, &none, rule ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
-	/* Another daemon's program may have been here already: while one takes over from another. */
+	/* Another daemon's program may have run already, during a takeover. */
 	if (!record || record->image == (__u64)task->mm)
 		return 0;
-	/* From here on it has its class from the program that it was, whatever becomes of its parent's. */
+	/* From here on its class comes from its previous program, whatever happens to its parent's. */
 	if (record->own.rule)
 		record->parent = 0;
 	record->inherited = by_rule(record, task);
@@ -212,8 +215,8 @@ static __always_inline struct gw_name_order *order_for(__u32 tgid, __u64 start_n
 	return bpf_map_lookup_elem(&name_orders, &key);
 }
 
-/* As the daemon has found. */
-static __always_inline struct gw_record *obey(struct gw_name_order *order, struct task_struct *task,
+/* Applies the daemon's order. */
+static __always_inline struct gw_record *apply_order(struct gw_name_order *order, struct task_struct *task,
 					      struct gw_record *record)
 {
 	struct gw_record none = {};
@@ -231,11 +234,11 @@ static __always_inline struct gw_record *obey(struct gw_name_order *order, struc
 	record->image = order->image;
 	order->execs = task->self_exec_id;
 	order->handed_on = by_rule(record, task);
-	order->is_obeyed = 1;
+	order->is_applied = 1;
 	return record;
 }
 
-/* A thread that has been made meanwhile. */
+/* A thread that was created meanwhile. */
 static __always_inline void follow_leader(struct task_struct *task, struct gw_record *record)
 {
 	struct task_struct *leader = task->group_leader;
@@ -252,8 +255,8 @@ static __always_inline void follow_leader(struct task_struct *task, struct gw_re
 }
 
 /*
- * By its parent, while that is still the program that has started it. An orphan's is an ancestor, or init, and tells nothing
- * where another has started it; but whom it has it from may have another rule by now.
+ * By its parent, while that still runs the program that started it. An orphan's parent is an ancestor or init, and may
+ * not be the one that started it; but the process that it inherited from may have another rule by now.
  */
 static __always_inline void follow_parent(struct task_struct *task, struct gw_record *record)
 {
@@ -285,11 +288,11 @@ static __always_inline void follow_parent(struct task_struct *task, struct gw_re
 	if (!record || !record->inherited.rule)
 		return;
 	order = order_for(record->inherited.pid, record->inherited.start_ns);
-	if (order && order->is_obeyed && order->execs == record->inherited.execs && !is_from(&record->inherited, &order->handed_on))
+	if (order && order->is_applied && order->execs == record->inherited.execs && !is_from(&record->inherited, &order->handed_on))
 		record->inherited = order->handed_on;
 }
 
-/* Once to name the processes of the orders, and again for those that inherit from them. */
+/* Run once to name the processes of the orders, and again for those that inherit from them. */
 SEC("iter/task")
 int gw_hand_down(struct bpf_iter__task *ctx)
 {
@@ -306,7 +309,7 @@ int gw_hand_down(struct bpf_iter__task *ctx)
 	}
 	order = order_for(task->tgid, task->start_boottime);
 	if (order)
-		record = obey(order, task, record);
+		record = apply_order(order, task, record);
 	follow_parent(task, record);
 	return 0;
 }
@@ -318,8 +321,8 @@ static __always_inline bool has_by_hand(struct task_struct *task, __u64 bit)
 	return record && record->by_hand & bit;
 }
 
-/* The process itself, what it has started, and their threads. init has started whatever became an orphan. */
-static __always_inline bool is_meant(struct gw_hand_order *order, struct task_struct *task)
+/* The process itself, its descendants, and their threads. init is the parent of all orphans. */
+static __always_inline bool is_target(struct gw_hand_order *order, struct task_struct *task)
 {
 	struct task_struct *leader = task->group_leader, *parent;
 
@@ -333,12 +336,12 @@ static __always_inline bool is_meant(struct gw_hand_order *order, struct task_st
 	return parent && has_by_hand(parent->group_leader, order->bit);
 }
 
-/* A limit that root has set stays where another user sets one for the same direction. */
-static __always_inline void say_of(struct gw_record *record, const struct gw_hand_order *order)
+/* A limit set by root stays when another user sets one for the same direction. */
+static __always_inline void set_treatment(struct gw_record *record, const struct gw_hand_order *order)
 {
 	__u32 limits[2] = { GW_LIMIT_MASK << GW_LIMIT_SHIFT, (__u32)GW_LIMIT_MASK << GW_DOWNLOAD_SHIFT };
 	bool is_by_root = order->uid == ~0U;
-	__u32 said = order->treatment & GW_CLASS_MASK, i;
+	__u32 treatment = order->treatment & GW_CLASS_MASK, i;
 
 	if (!order->treatment) {
 		record->hand_treatment = 0;
@@ -351,12 +354,12 @@ static __always_inline void say_of(struct gw_record *record, const struct gw_han
 
 		if (limit && is_by_root)
 			record->hand_by_root |= limits[i];
-		said |= limit && !is_kept ? limit : record->hand_treatment & limits[i];
+		treatment |= limit && !is_kept ? limit : record->hand_treatment & limits[i];
 	}
-	record->hand_treatment = said;
+	record->hand_treatment = treatment;
 }
 
-/* Tells of each process for which that is news: until it tells of none, there may be more that these have started. */
+/* Lists each process that was changed: as long as it lists any, there may be more descendants. */
 SEC("iter/task")
 int gw_set_by_hand(struct bpf_iter__task *ctx)
 {
@@ -379,17 +382,17 @@ int gw_set_by_hand(struct bpf_iter__task *ctx)
 		record->hand_by_root = 0;
 	} else {
 		if (record && record->by_hand & order->bit) {
-			say_of(record, order);
+			set_treatment(record, order);
 			return 0;
 		}
-		if (task->flags & PF_EXITING || !task->mm || !is_meant(order, task))
+		if (task->flags & PF_EXITING || !task->mm || !is_target(order, task))
 			return 0;
 		if (!record)
 			record = bpf_task_storage_get(&gw_records_3, task, &none, BPF_LOCAL_STORAGE_GET_F_CREATE);
 		if (!record)
 			return 0;
 		record->by_hand |= order->bit;
-		say_of(record, order);
+		set_treatment(record, order);
 	}
 	key.start_ns = BPF_CORE_READ(task, group_leader, start_boottime);
 	key.tgid = task->tgid;
@@ -403,7 +406,7 @@ int gw_list_by_hand(struct bpf_iter__task *ctx)
 	struct task_struct *task = ctx->task;
 	struct gw_record *record = task ? record_of(task) : NULL;
 
-	/* What ends hands nothing on. */
+	/* An ending task hands nothing on. */
 	if (record && record->by_hand && !(task->flags & PF_EXITING))
 		bpf_seq_write(ctx->meta->seq, &record->by_hand, sizeof(record->by_hand));
 	return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What the kernel has behind what a program is given, to be read and no more. */
+/* Read access to the kernel's struct behind a program's context. */
 #ifndef GIVEWAY_KERNEL_SKB_H
 #define GIVEWAY_KERNEL_SKB_H
 
@@ -10,9 +10,9 @@ extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
 extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym;
 
 /*
- * For pointers that are read of it, untrusted on purpose. Where a pointer is read through a trusted one, the verifiers of 6.12 to
- * 6.18 search all types of the kernel by name up to four times, on each way through a program: half of what gw_admit took to load.
- * A trusted one costs a packet less, by five instructions a field: what each packet with a deadline passes has it.
+ * For pointers read from the skb; untrusted on purpose. Reading a pointer through a trusted one makes the verifiers of
+ * 6.12 to 6.18 search all kernel types by name up to four times on each path: half of gw_admit's load time. A trusted
+ * pointer saves five instructions a field at run time; the path of packets with a deadline uses it.
  */
 static __always_inline struct sk_buff *kernel_skb_of(struct __sk_buff *skb)
 {

@@ -144,7 +144,7 @@ struct cgroup_root {
 struct cgroup {
 	struct kernfs_node *kn;
 	struct cgroup_root *root;
-	int level; /* 0: the root */
+	int level;                  /* 0: the root */
 	struct cgroup *ancestors[]; /* by level, itself among them */
 };
 
@@ -316,7 +316,7 @@ struct tcp_sock {
 	struct tcp_sack_block selective_acks[4];
 	__u8 ecn_flags;
 	__u8 is_cwnd_limited : 1; /* cwnd is what holds it back */
-	__u8 scaling_ratio; /* of 256: how much of a buffer is offered as a window */
+	__u8 scaling_ratio;       /* of 256: how much of a buffer is offered as a window */
 	__u8 bpf_sock_ops_cb_flags;
 };
 
@@ -514,7 +514,7 @@ struct upid {
 };
 
 struct pid {
-	unsigned int level; /* of the innermost pid namespace; 0: the initial one */
+	unsigned int level;    /* of the innermost pid namespace; 0: the initial one */
 	struct upid numbers[]; /* by level */
 };
 
@@ -544,7 +544,7 @@ struct task_struct {
 	struct io_context *io_context;
 	struct nsproxy *nsproxy;
 	struct signal_struct *signal;
-	__u64 self_exec_id; /* one more with each exec; a fork copies it */
+	__u64 self_exec_id;   /* one more with each exec; a fork copies it */
 	__u64 parent_exec_id; /* its parent's, at the fork */
 	struct rt_mutex_waiter *pi_blocked_on;
 	char comm[16];

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * A congestion control for background transfers: LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus) by round-trip time, and
- * what that leaves open. What the window becomes is in ledbat/rule.h; here is what that rule sees of a sender. Optional:
- * where the kernel refuses it, background transfers keep the congestion control that they have. Linux 6.10. Nobody
- * without CAP_NET_ADMIN can choose it.
+ * what that leaves open. ledbat/rule.h computes the window; this file feeds it a sender's measurements. Optional: where
+ * the kernel refuses it, background transfers keep their congestion control. Linux 6.10. Requires CAP_NET_ADMIN to
+ * choose.
  *
- * Everything is decided once a round (from a packet's departure until its acknowledgement), by the least round-trip
- * time of that round, and by what was lost in it. Only a delay that cannot be ours ends a round before its time.
+ * Decisions fall once a round (from a packet's departure to its acknowledgement), by the least round-trip time and the
+ * losses of that round. Only a delay that cannot be our own ends a round early.
  */
 #include "kernel_types.h"
 #include "giveway.h"
@@ -29,7 +29,7 @@ static __always_inline __u64 now_ms(const struct tcp_sock *tp)
 	return tp->tcp_mstamp / 1000;
 }
 
-/* Whether what was sent so long ago waited in this machine's own queue. */
+/* Whether a packet sent so long ago waited in this machine's own queue. */
 static __always_inline bool has_waited(const struct sock *sk, __u64 now, __u32 ago_ms)
 {
 	__u64 until_ms = own_wait_until_ms(sk);
@@ -38,8 +38,8 @@ static __always_inline bool has_waited(const struct sock *sk, __u64 now, __u32 a
 }
 
 /*
- * The smoothed round trip (`srtt_us`) remembers for many rounds how long it was behind somebody else's queue: the latest
- * counts, if less.
+ * The smoothed round trip (`srtt_us`) remembers another flow's queue for many rounds, so the latest counts if it is
+ * less.
  */
 static __always_inline void apply(struct sock *sk, struct tcp_sock *tp, const struct ledbat *ca, __u32 packets, __u32 rtt_us)
 {
@@ -71,7 +71,7 @@ void BPF_PROG(gw_ledbat_init, struct sock *sk)
 	}
 }
 
-/* Whatever follows it goes on by slow start up to what the path holds, and paced as it was before. */
+/* The next congestion control continues by slow start up to the path's capacity, paced as before. */
 SEC("struct_ops")
 void BPF_PROG(gw_ledbat_release, struct sock *sk)
 {
@@ -80,7 +80,7 @@ void BPF_PROG(gw_ledbat_release, struct sock *sk)
 
 	if (ca->peak)
 		tp->snd_ssthresh = greatest(greatest(pipe(ca), ca->window) / PACKET, 2);
-	/* Somebody may have asked for a pace meanwhile, or fq may do it. */
+	/* Somebody may have set a pacing rate meanwhile, or fq paces. */
 	if (ca->has_set_pacing && sk->sk_pacing_status == SK_PACING_NEEDED && sk->sk_max_pacing_rate == ~0UL)
 		sk->sk_pacing_status = SK_PACING_NONE;
 }
@@ -114,7 +114,7 @@ void BPF_PROG(gw_ledbat_state, struct sock *sk, __u8 state)
 	}
 }
 
-/* The first packet after all were acknowledged. Newer kernels say so here, older ones by the event. */
+/* The first packet after everything was acknowledged. Newer kernels call this, older ones send the event. */
 SEC("struct_ops")
 void BPF_PROG(gw_ledbat_start, struct sock *sk)
 {
@@ -146,7 +146,7 @@ void BPF_PROG(gw_ledbat_control, struct sock *sk, __u32 ack, int flag, const str
 	if (note_acked(ca, rtt_us, rs->acked_sacked, rs->losses, rs->prior_in_flight, tp->mdev_us >> 2, is_last, now)) {
 		struct ledbat copy = *ca;
 
-		/* The verifier takes no part of a socket for a function's argument. */
+		/* The verifier accepts no part of a socket as a function's argument. */
 		end_round(&copy, tp->mdev_us >> 2, true, now);
 		*ca = copy;
 		ca->round_end = tp->delivered;

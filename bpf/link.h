@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The managed links as admission and the qdisc share them: what is promised, and until when each is busy. All that is
- * kept of a link is found by its number, which its configuration has. The daemon makes both objects use the same maps.
- * `struct gw_link` is changed only under its lock, where no helper and no kfunc may be called.
+ * The managed links as admission and the qdisc share them: what is promised, and until when each is busy. A link's
+ * state is found by its number, which its configuration has. The daemon makes both objects use the same maps. `struct
+ * gw_link` is changed only under its lock, where no helper and no kfunc may be called.
  */
 #ifndef GIVEWAY_LINK_H
 #define GIVEWAY_LINK_H
@@ -18,21 +18,24 @@
 
 struct gw_link {
 	struct bpf_spin_lock lock;
-	__u64 busy_ns;     /* when the link will have sent what the driver has */
-	__s64 owed_ns;     /* best effort's deficit: its share of the link that it missed while deadlines were served;
-			      below 0, what it has to give up for time that late timers cost them */
-	__u64 delay_ns;    /* the longest recent delay between a decision and its enqueue, or of a timer */
-	__u64 largest_ns;  /* time on the link of the largest recent packet without a deadline */
-	__u32 promised;    /* packets */
-	__u32 epoch;       /* the latest in which a user asked for a deadline */
-	__u32 users;       /* that did so in it */
+	__u64 busy_ns; /* when the link will have sent the driver's backlog */
+	/*
+	 * best effort's deficit: its share of the link that it missed while deadlines were served; below 0, what it has
+	 * to give up for time that late timers cost them
+	 */
+	__s64 owed_ns;
+	__u64 delay_ns;     /* recent maximum of the delay between decision and enqueue, and of timers */
+	__u64 largest_ns;   /* time on the link of the largest recent packet without a deadline */
+	__u32 promised;     /* packets */
+	__u32 epoch;        /* of the latest request for a deadline */
+	__u32 users;        /* that asked in it */
 	__u32 users_before; /* and in the one before */
-	struct gw_fifo {   /* where a FIFO serves; all sums are since it was installed */
+	struct gw_fifo {    /* of a FIFO backend; sums since it was installed */
 		__u64 promised_ns;
 		__u64 gone_ns; /* of promised_ns */
-		__u64 due_ns;  /* when all that is promised should be gone */
+		__u64 due_ns;  /* when everything promised should be gone */
 		__u32 promised;
-		__u32 gone;    /* of promised */
+		__u32 gone; /* of promised */
 	} fifo;
 	struct gw_slack_tree tree;
 	__u32 packets[GW_SLOTS]; /* promised, by leaf */
@@ -45,7 +48,7 @@ struct {
 	__type(value, struct gw_link);
 } link_state SEC(".maps");
 
-/* Some 600 between two polls: whoever is refused without end must not keep the daemon busy with it. */
+/* Some 600 between two polls, so that endless refusals do not keep the daemon busy. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 * 1024);
@@ -53,13 +56,18 @@ struct {
 
 /*
  * The stamp: what admission passes to the qdisc in the 20 bytes of the skb's control block that tcx programs may write.
- *   word 0: STAMP_MAGIC | band, | STAMP_TCP where a TCP socket of ours that is routed here has sent it (not where a FIFO serves)
+ *
+ *   word 0: STAMP_MAGIC | band, | STAMP_TCP if a TCP socket of ours that is routed here has sent it (not with a FIFO)
  *   words 1, 2: the deadline's lower and upper half
- *   word 3: promised work in ns, 0 where nothing is promised;  word 4: the lower half of the time of the promise
- * In other bands than that of deadlines:
+ *   word 3: promised work in ns, 0: no promise;  word 4: the lower half of the time of the promise
+ *
+ * In other bands than realtime:
+ *
  *   word 1: the flow's hash;  words 2, 4: the lower and upper half of a deadline that only orders the flow, or 0
- * Where a FIFO serves, with a promise:
- *   words 1, 2: promised_ns of `struct gw_fifo` with this packet;  word 4: promised
+ *
+ * With a FIFO and a promise:
+ *
+ *   words 1, 2: promised_ns of `struct gw_fifo` including this packet;  word 4: promised
  */
 #define STAMP_MAGIC 0x6a7d0000u
 #define STAMP_TCP 4
@@ -74,7 +82,7 @@ static __always_inline __u64 time_on_link(const struct gw_link_config *config, _
 	return config->rate_bytes_per_s ? bytes * NSEC_PER_SEC / config->rate_bytes_per_s : 0;
 }
 
-/* How much time a late timer may make up for in a burst: one full-size packet, at most 1 ms. */
+/* How much a late timer may catch up in a burst: one full-size packet, at most 1 ms. */
 static __always_inline __u64 catch_up_ns(const struct gw_link_config *config)
 {
 	__u64 packet_ns = time_on_link(config, config->max_packet_bytes);
@@ -82,7 +90,7 @@ static __always_inline __u64 catch_up_ns(const struct gw_link_config *config)
 	return packet_ns < NSEC_PER_MSEC ? packet_ns : NSEC_PER_MSEC;
 }
 
-/* Assumed before any delay was measured. */
+/* Assumed before the first measurement. */
 #define GW_FIRST_DELAY_NS NSEC_PER_MSEC
 
 /* A decaying maximum: it halves in 45,000 calls, of which a packet makes one or two. */
@@ -102,7 +110,7 @@ static __always_inline void give_back(struct gw_link *link, __u64 deadline_ns, _
 	/* Expired already. */
 	if (slot < link->tree.first || !link->packets[leaf])
 		return;
-	/* A leaf has work for as long as it has packets, and no longer. */
+	/* A leaf has work exactly as long as it has packets. */
 	if (--link->packets[leaf])
 		slack_remove(&link->tree, slot, slack_min(work_ns, slack_at(&link->tree, leaf)->work_ns - 1));
 	else
@@ -127,7 +135,7 @@ static __always_inline __u32 advance(struct gw_link *link, __u64 now_ns)
 		first += GROUP;
 	}
 	link->tree.first = first;
-	/* Read anew, so that the verifier follows what comes next once, not for each number of steps. */
+	/* Read anew, so that the verifier follows the rest once, not for each number of steps. */
 	first = *(volatile __u64 *)&link->tree.first;
 	leaf = slack_leaf(first);
 	if (((first + GROUP) << GW_SLOT_SHIFT) + GW_LOST_AFTER_NS > now_ns || !link->promised)

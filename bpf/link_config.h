@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * How each managed link is configured, as the daemon has written it, for every program that sees its packets.
- */
+/* The configuration of each managed link, written by the daemon, for every program that sees its packets. */
 #ifndef GIVEWAY_LINK_CONFIG_H
 #define GIVEWAY_LINK_CONFIG_H
 
@@ -32,7 +30,7 @@ static __noinline struct gw_link_config *config_of_another(__u32 ifindex)
 	return NULL;
 }
 
-/* Of this interface, which is none of number 0; NULL: it is not managed. The first is the one that most packets leave by. */
+/* Of this interface; NULL: not managed. Most packets leave by number 0. */
 static __always_inline struct gw_link_config *config_of(__u32 ifindex)
 {
 	struct gw_link_config *first = config_at(0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Until when this machine's own queue kept background waiting for something better, as the qdisc tells it to the rules of
- * background (ledbat.bpf.c, rledbat.bpf.c): what waited there says nothing of the path. The daemon makes all of them use
- * the same map.
+ * Until when this machine's own queue delayed background for higher bands, written by the qdisc for the congestion
+ * control of background (ledbat.bpf.c, rledbat.bpf.c): a packet that waited there does not measure the path. The daemon
+ * makes all of them use the same map.
  */
 #ifndef GIVEWAY_LOCAL_WAIT_H
 #define GIVEWAY_LOCAL_WAIT_H

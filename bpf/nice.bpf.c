@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Nice 19 and the idle I/O class for processes that are background by rule or by choice: which threads are to have it,
- * which have it by us, and which are to get back what they had. The daemon sets the values, by system calls on the
- * threads that are named here, since no program can.
+ * Renices processes that are background, by implicit or explicit classification: nice 19 and the idle I/O class. Tracks
+ * which threads are to get it, which have it by us, and which are to be restored. The daemon sets the values, by system
+ * calls on the threads that are listed here, since no BPF program can.
  *
- *   gw_inherit_nice  hands a note on to what a task starts, which has inherited the values themselves
- *   gw_inherit_late  the same, for whom the first has missed; counts whom both have
- *   gw_want_nice     notes, for all threads of the process that is the parameter, what they had; or that they are to get it
- *                    back, and with them all that have it for this process's sake
- *   gw_settle_nice   over all tasks: brings the notes up to date with what the tasks have, and lists what is to be set, what is to
- *                    be restored, and what somebody else has set since
+ *   gw_inherit_nice  copies the saved state to a new task, which has inherited the values themselves
+ *   gw_inherit_late  the same, where the kernel skipped the first; counts the tasks that both missed
+ *   gw_want_nice     for all threads of the process that is the parameter: saves their values, or marks them, and all that
+ *                    were reniced on this process's account, to be restored
+ *   gw_settle_nice   over all tasks: brings the saved state up to date with the tasks' values, and lists what is to be set,
+ *                    what is to be restored, and what somebody else has set since
  *
- * A note is good for as long as its cause (a rule) is active and its origin (a process) has not been released. Nobody is
- * ever told of one task: what is not set or put back yet is found by the next scan, however it came about. So the undo of
- * a dead daemon is this scan, with no cause active.
+ * A saved state is valid as long as its cause (a rule) is active and its origin (a process) has not been released. No
+ * single task is ever announced: the next scan finds whatever is not set or restored yet. So the undo after a daemon's
+ * death is this scan, with no cause active.
  *
- * A fork copies the values early and tells of the new task late, and its parent may be restored in between. So notes stay
- * when all is restored, and a task that has just been made, and has what its parent has no more, has it by us.
+ * A fork copies the values early and announces the new task late, and its parent may be restored in between. So a saved
+ * state stays after the restore, and a new task with values that its parent no longer has, has them by us.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -33,38 +33,38 @@ char LICENSE[] SEC("license") = "GPL";
 #define POLICY_DEADLINE 6
 #define IOPRIO_CLASS_RT 1
 #define NICE_0_PRIO 120
-/* As /proc tells starts, and so the daemon. */
+/* The resolution of start times in /proc, which the daemon uses. */
 #define START_NS (10 * NSEC_PER_MSEC)
 
-/* What gw_want_nice is to do. */
+/* The request to gw_want_nice. */
 struct gw_nice_order {
 	__u64 start_ns; /* of the process */
-	__u32 cause;    /* 0: it is to get back what it had */
+	__u32 cause;    /* a rule; 0: restore */
 	__u32 reserved;
 };
 
-/* Of a thread that gw_want_nice has met. */
+/* A thread that gw_want_nice has visited. */
 struct gw_nice_wanted {
 	__u32 tid;
 	__u32 tgid;
-	__u32 is_news;  /* to be set, or to be restored */
-	__u32 has;      /* is ours already */
-	__s32 nice;     /* before */
-	__u32 ioprio;   /* before */
+	__u32 is_news; /* to be set, or to be restored */
+	__u32 has;     /* already ours */
+	__s32 nice;    /* before */
+	__u32 ioprio;  /* before */
 	__u32 policy;
 	__u32 reserved;
 };
 
-/* Of a thread, by gw_settle_nice. */
+/* A thread in gw_settle_nice's list. */
 struct gw_nice_task {
 	__u64 start_ns; /* of its process */
 	__u32 tid;
 	__u32 tgid;
 	__u32 set;
-	__u32 back;  /* to these: */
+	__u32 back; /* to restore, to these values: */
 	__s32 nice;
 	__u32 ioprio;
-	__u32 taken; /* somebody else has set these instead: */
+	__u32 taken; /* set by somebody else, to these values: */
 	__s32 nice_now;
 	__u32 ioprio_now;
 	__u32 reserved;
@@ -96,7 +96,7 @@ struct {
 	__type(value, __u8);
 } nice_causes SEC(".maps");
 
-/* Processes that were released, until the next scan has found all that had it for their sake. */
+/* Released processes, until the next scan has found everything reniced on their account. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -112,21 +112,21 @@ struct {
 	__type(value, struct gw_nice_turn);
 } nice_turns SEC(".maps");
 
-/* Tasks that have their niceness from their parent, and no note of it. */
+/* Tasks that have inherited niceness without a saved state. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u64);
-} nice_unnoted SEC(".maps");
+} nice_unsaved SEC(".maps");
 
 extern int LINUX_KERNEL_VERSION __kconfig;
 
-/* In a scan. */
+/* Per scan. */
 const volatile __u32 most_of_user;
-/* Nobody is left who knows more: threads with real time get back what lies below it, too. */
+/* The last chance: threads with real-time priority are restored, too. */
 const volatile __u32 is_end;
-/* Only says what would be restored. */
+/* Only lists what would be restored. */
 const volatile __u32 dry_run;
 
 /* Puts the types into the skeleton. */
@@ -147,39 +147,39 @@ static __always_inline __u64 start_of(struct task_struct *task)
 }
 
 /*
- * A note for a new task: what it has now, it has from its parent. Nobody gets more by it than the kernel would have given
- * without us: from a parent with SCHED_RESET_ON_FORK no negative nice value is inherited. Only who may raise takes that
- * flag away, so it is there still. Returns whether there is nothing left to note.
+ * The saved state of a new task: it has its values from its parent. A task must not gain more than it would without us:
+ * from a parent with SCHED_RESET_ON_FORK no negative nice value is inherited. Only a privileged process clears that
+ * flag, so it is still set. Returns whether nothing is left to save.
  */
-static __always_inline bool hand_on(const struct gw_nice_note *from, struct task_struct *parent, struct task_struct *task)
+static __always_inline bool hand_on(const struct gw_saved_task *from, struct task_struct *parent, struct task_struct *task)
 {
 	__u32 has = niceness_of(task), no_more = has & ~niceness_of(parent);
-	struct gw_nice_note note = *from;
+	struct gw_saved_task saved = *from;
 
-	note.ours = has & (from->ours | from->wanted | (from->once & no_more));
-	note.wanted = from->wanted & ~has;
-	note.returning = 0;
-	note.taken = 0;
-	note.once = note.ours;
-	note.since_ns = task->start_boottime;
-	/* What is not ours yet, it has of its own. */
-	if (!(note.ours & GW_NICE))
-		note.nice_before = task->static_prio - NICE_0_PRIO;
-	else if (note.nice_before < 0 && BPF_CORE_READ_BITFIELD_PROBED(parent, sched_reset_on_fork))
-		note.nice_before = 0;
-	if (!(note.ours & GW_IO_CLASS))
-		note.ioprio_before = ioprio_of(task);
-	if (!(note.ours | note.wanted))
+	saved.ours = has & (from->ours | from->wanted | (from->ever_ours & no_more));
+	saved.wanted = from->wanted & ~has;
+	saved.returning = 0;
+	saved.taken = 0;
+	saved.ever_ours = saved.ours;
+	saved.since_ns = task->start_boottime;
+	/* Values that are not ours yet are its own. */
+	if (!(saved.ours & GW_NICE))
+		saved.nice_before = task->static_prio - NICE_0_PRIO;
+	else if (saved.nice_before < 0 && BPF_CORE_READ_BITFIELD_PROBED(parent, sched_reset_on_fork))
+		saved.nice_before = 0;
+	if (!(saved.ours & GW_IO_CLASS))
+		saved.ioprio_before = ioprio_of(task);
+	if (!(saved.ours | saved.wanted))
 		return true;
-	return bpf_task_storage_get(&gw_nice_notes, task, &note, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	return bpf_task_storage_get(&gw_saved_tasks, task, &saved, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
-/* Runs in the parent, before the new task first runs. The kernel skips it where it has just preempted it on the same CPU. */
+/* Runs in the parent, before the new task runs. The kernel skips it where it has just preempted it on the same CPU. */
 SEC("tp_btf/task_newtask")
 int BPF_PROG(gw_inherit_nice, struct task_struct *task, unsigned long clone_flags)
 {
 	struct task_struct *parent = bpf_get_current_task_btf();
-	struct gw_nice_note *from = bpf_task_storage_get(&gw_nice_notes, parent, NULL, 0);
+	struct gw_saved_task *from = bpf_task_storage_get(&gw_saved_tasks, parent, NULL, 0);
 
 	if (from)
 		hand_on(from, parent, task);
@@ -187,28 +187,29 @@ int BPF_PROG(gw_inherit_nice, struct task_struct *task, unsigned long clone_flag
 }
 
 /*
- * The same, a little later, with interrupts off: nothing preempts it, so it is never skipped. It comes second, since there is not
- * always memory to be had there (PREEMPT_RT; before Linux 6.4 not safely). So whoever it leaves without a note is counted.
+ * The same, a little later, with interrupts off: nothing preempts it, so it is never skipped. It comes second, since
+ * memory is not always available there (PREEMPT_RT; before Linux 6.4 not safely). It counts the tasks that it leaves
+ * without a saved state.
  */
 SEC("tp_btf/sched_wakeup_new")
 int BPF_PROG(gw_inherit_late, struct task_struct *task)
 {
 	struct task_struct *parent = bpf_get_current_task_btf();
-	struct gw_nice_note *from = bpf_task_storage_get(&gw_nice_notes, parent, NULL, 0);
+	struct gw_saved_task *from = bpf_task_storage_get(&gw_saved_tasks, parent, NULL, 0);
 	__u32 first = 0;
-	__u64 *unnoted;
+	__u64 *unsaved;
 
-	if (!from || bpf_task_storage_get(&gw_nice_notes, task, NULL, 0))
+	if (!from || bpf_task_storage_get(&gw_saved_tasks, task, NULL, 0))
 		return 0;
 	if (LINUX_KERNEL_VERSION >= KERNEL_VERSION(6, 4, 0) && hand_on(from, parent, task))
 		return 0;
-	unnoted = niceness_of(task) & (from->ours | from->wanted) ? bpf_map_lookup_elem(&nice_unnoted, &first) : NULL;
-	if (unnoted)
-		__sync_fetch_and_add(unnoted, 1);
+	unsaved = niceness_of(task) & (from->ours | from->wanted) ? bpf_map_lookup_elem(&nice_unsaved, &first) : NULL;
+	if (unsaved)
+		__sync_fetch_and_add(unsaved, 1);
 	return 0;
 }
 
-/* What may be lowered of it: nothing of what has real time, or is idle already. */
+/* What may be lowered: nothing on a real-time or idle task. */
 static __always_inline __u32 lowerable(struct task_struct *task)
 {
 	__u32 io_class = ioprio_of(task) >> IOPRIO_CLASS_SHIFT, may = 0;
@@ -223,70 +224,70 @@ static __always_inline __u32 lowerable(struct task_struct *task)
 	return may;
 }
 
-/* The note of a task, which it gets now if it has inherited without one. NULL: nothing of it is by us. */
-static __always_inline struct gw_nice_note *noted(struct task_struct *task)
+/* The saved state of a task, created now if it was inherited without one. NULL: nothing is by us. */
+static __always_inline struct gw_saved_task *own_saved(struct task_struct *task)
 {
-	struct gw_nice_note *note = bpf_task_storage_get(&gw_nice_notes, task, NULL, 0), own;
+	struct gw_saved_task *saved = bpf_task_storage_get(&gw_saved_tasks, task, NULL, 0), own;
 
-	if (note)
-		return note;
-	note = note_of(task);
-	if (!note)
+	if (saved)
+		return saved;
+	saved = saved_of(task);
+	if (!saved)
 		return NULL;
-	own = *note;
-	own.ours = own.once = niceness_by_us(task);
+	own = *saved;
+	own.ours = own.ever_ours = niceness_by_us(task);
 	own.wanted = own.returning = own.taken = 0;
-	/* Who started it, and what that one handed on, nobody knows any more: nothing that is not everybody's. */
+	/* The original parent is unknown by now: restore nothing privileged. */
 	if (own.nice_before < 0)
 		own.nice_before = 0;
 	if (!own.ours)
 		return NULL;
-	return bpf_task_storage_get(&gw_nice_notes, task, &own, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	return bpf_task_storage_get(&gw_saved_tasks, task, &own, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
 static __always_inline bool want(struct task_struct *task, const struct gw_nice_order *order, struct gw_nice_wanted *w)
 {
-	struct gw_nice_note *note = noted(task);
-	struct gw_nice_note none = {};
+	struct gw_saved_task *saved = own_saved(task);
+	struct gw_saved_task none = {};
 	__u32 may;
 
-	if (!note)
-		note = bpf_task_storage_get(&gw_nice_notes, task, &none, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!note)
+	if (!saved)
+		saved = bpf_task_storage_get(&gw_saved_tasks, task, &none, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!saved)
 		return false;
-	/* What has been restored meanwhile is no longer ours, and what has not is not what the user gave. */
-	note->ours &= ~(note->returning & ~niceness_of(task));
-	note->returning = 0;
-	may = lowerable(task) & ~(note->ours | note->wanted | note->taken);
+	/* What was restored meanwhile is no longer ours; what was not is no choice of the user's. */
+	saved->ours &= ~(saved->returning & ~niceness_of(task));
+	saved->returning = 0;
+	may = lowerable(task) & ~(saved->ours | saved->wanted | saved->taken);
 	if (may & GW_NICE)
-		note->nice_before = task->static_prio - NICE_0_PRIO;
+		saved->nice_before = task->static_prio - NICE_0_PRIO;
 	if (may & GW_IO_CLASS)
-		note->ioprio_before = ioprio_of(task);
-	if (!note->since_ns)
-		note->since_ns = bpf_ktime_get_boot_ns();
-	note->origin = task->tgid;
-	note->origin_start_ns = start_of(task);
-	note->cause = order->cause;
-	note->wanted |= may;
-	note->once |= may;
-	w->is_news = note->wanted;
-	w->has = note->ours;
-	w->nice = note->nice_before;
-	w->ioprio = note->ioprio_before;
+		saved->ioprio_before = ioprio_of(task);
+	if (!saved->since_ns)
+		saved->since_ns = bpf_ktime_get_boot_ns();
+	saved->origin = task->tgid;
+	saved->origin_start_ns = start_of(task);
+	saved->cause = order->cause;
+	saved->wanted |= may;
+	saved->ever_ours |= may;
+	w->is_news = saved->wanted;
+	w->has = saved->ours;
+	w->nice = saved->nice_before;
+	w->ioprio = saved->ioprio_before;
 	return true;
 }
 
 static __always_inline bool release(struct task_struct *task, struct gw_nice_wanted *w)
 {
-	struct gw_nice_note *note = noted(task);
+	struct gw_saved_task *saved = own_saved(task);
 
-	if (!note)
+	if (!saved)
 		return false;
-	note->cause = 0;
-	w->is_news = note->ours | note->wanted;
-	/* What somebody else has set stays. */
-	w->nice = w->is_news & GW_NICE ? note->nice_before : task->static_prio - NICE_0_PRIO;
-	w->ioprio = w->is_news & GW_IO_CLASS ? note->ioprio_before : ioprio_of(task);
+	saved->cause = 0;
+	w->is_news = saved->ours | saved->wanted;
+	/* A value that somebody else has set stays. */
+	w->nice = w->is_news & GW_NICE ? saved->nice_before : task->static_prio - NICE_0_PRIO;
+	w->ioprio = w->is_news & GW_IO_CLASS ? saved->ioprio_before : ioprio_of(task);
 	return true;
 }
 
@@ -321,16 +322,16 @@ int gw_want_nice(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-static __always_inline bool is_installed(const struct gw_nice_note *note)
+static __always_inline bool is_installed(const struct gw_saved_task *saved)
 {
-	struct gw_nice_origin origin = { .start_ns = note->origin_start_ns, .tgid = note->origin };
-	__u32 cause = note->cause;
+	struct gw_nice_origin origin = { .start_ns = saved->origin_start_ns, .tgid = saved->origin };
+	__u32 cause = saved->cause;
 
 	return cause && bpf_map_lookup_elem(&nice_causes, &cause) && !bpf_map_lookup_elem(&nice_released, &origin);
 }
 
-/* Whether it is still its user's turn in this scan. */
-static __always_inline bool has_turn(struct task_struct *task, __u64 session)
+/* Whether its user may have another entry in this scan. */
+static __always_inline bool may_list(struct task_struct *task, __u64 session)
 {
 	__u32 uid = BPF_CORE_READ(task, real_cred, uid.val);
 	struct gw_nice_turn *turn = bpf_map_lookup_elem(&nice_turns, &uid);
@@ -343,21 +344,21 @@ static __always_inline bool has_turn(struct task_struct *task, __u64 session)
 	return turn->listed++ < most_of_user;
 }
 
-/* What follows from what the task has; the note says so once it is listed. */
-static __always_inline struct gw_nice_note settled(struct task_struct *task, const struct gw_nice_note *note)
+/* The saved state that follows from the task's values; stored once the task is listed. */
+static __always_inline struct gw_saved_task settled(struct task_struct *task, const struct gw_saved_task *saved)
 {
 	__u32 has = niceness_of(task), lost;
-	struct gw_nice_note now = *note;
+	struct gw_saved_task now = *saved;
 
-	if (!is_installed(note))
+	if (!is_installed(saved))
 		now.cause = 0;
-	now.ours |= note->wanted & has;
+	now.ours |= saved->wanted & has;
 	now.wanted &= ~has;
 	if (!now.cause || is_realtime(task))
 		now.wanted = 0;
 	lost = now.ours & ~has;
 	now.ours &= has;
-	now.taken |= lost & ~note->returning;
+	now.taken |= lost & ~saved->returning;
 	now.returning = !now.cause && (is_end || !is_realtime(task)) ? now.ours : 0;
 	return now;
 }
@@ -366,35 +367,35 @@ SEC("iter/task")
 int gw_settle_nice(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
-	struct gw_nice_note *note, now;
+	struct gw_saved_task *saved, now;
 	struct gw_nice_task t = {};
 
-	/* What ends starts nothing any more. A zombie cannot be restored, and stays for as long as its parent likes. */
+	/* An ending task starts nothing. A zombie cannot be restored, and stays as long as its parent likes. */
 	if (!task || task->flags & PF_EXITING)
 		return 0;
-	note = noted(task);
-	if (!note)
+	saved = own_saved(task);
+	if (!saved)
 		return 0;
-	if (!(note->ours | note->wanted))
+	if (!(saved->ours | saved->wanted))
 		return 0;
-	now = settled(task, note);
+	now = settled(task, saved);
 	t.set = now.wanted;
 	t.back = now.returning;
-	t.taken = now.taken & ~note->taken;
+	t.taken = now.taken & ~saved->taken;
 	if (t.set | t.back | t.taken) {
-		if (!has_turn(task, ctx->meta->session_id))
+		if (!may_list(task, ctx->meta->session_id))
 			return 0;
 		t.start_ns = start_of(task);
 		t.tid = task->pid;
 		t.tgid = task->tgid;
-		t.nice = note->nice_before;
-		t.ioprio = note->ioprio_before;
+		t.nice = saved->nice_before;
+		t.ioprio = saved->ioprio_before;
 		t.nice_now = task->static_prio - NICE_0_PRIO;
 		t.ioprio_now = ioprio_of(task);
 		if (bpf_seq_write(ctx->meta->seq, &t, sizeof(t)))
 			return 0;
 	}
 	if (!dry_run)
-		*note = now;
+		*saved = now;
 	return 0;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What giveway has made of a task that is background: nice 19 and the idle I/O class, noted in the task's own storage
- * before it is set. What the task starts inherits both from the kernel, and the note from nice.bpf.c. The daemon pins
- * the map, so that it outlives the programs; a note goes with its task.
+ * The saved state of a reniced task: what it had before nice 19 and the idle I/O class, kept in the task's own storage
+ * and written before these are set. A new task inherits both from the kernel, and the saved state from nice.bpf.c. The
+ * daemon pins the map, so that it outlives the programs; an entry goes with its task.
  *
- * Who reads: nice.bpf.c, which keeps it up to date; tasks and admission, which take nothing of it for the user's word.
+ * Readers: nice.bpf.c, which keeps it up to date; tasks and admission, to tell giveway's values from the user's.
  */
 #ifndef GIVEWAY_NICE_H
 #define GIVEWAY_NICE_H
@@ -13,28 +13,28 @@
 #define IOPRIO_CLASS_IDLE 3
 
 enum gw_niceness {
-	GW_NICE = 1,    /* nice 19 */
+	GW_NICE = 1,     /* nice 19 */
 	GW_IO_CLASS = 2, /* the idle I/O class */
 };
 
-/* As admission is told. */
+/* For admission. */
 enum gw_nice_makers {
 	GW_NICE_BY_USERS,
-	GW_NICE_NOTED,      /* by giveway too, which notes it */
-	GW_NICE_BY_ANYBODY, /* by giveway too, and its notes cannot be read */
+	GW_NICE_SAVED,      /* and by giveway, with saved state */
+	GW_NICE_BY_ANYBODY, /* and by giveway, with unreadable saved state */
 };
 
-/* Its sets are of enum gw_niceness. */
-struct gw_nice_note {
-	__u64 since_ns;        /* when it was written, CLOCK_BOOTTIME; a task that is younger than this may have inherited it */
-	__u64 origin_start_ns; /* of the process for whose sake it is */
+/* Sets of enum gw_niceness. */
+struct gw_saved_task {
+	__u64 since_ns;        /* when it was written, CLOCK_BOOTTIME; a younger task may have inherited it */
+	__u64 origin_start_ns; /* of the process on whose account it is */
 	__u32 origin;
-	__u32 cause;     /* the number of a rule; 0: nothing any more */
+	__u32 cause;     /* the number of a rule; 0: none any more */
 	__u32 wanted;    /* to be set */
 	__u32 ours;      /* set by us and still so */
-	__u32 returning; /* of ours: being put back */
-	__u32 once;      /* has been ours */
-	__u32 taken;     /* was ours until somebody else set it: left alone for good */
+	__u32 returning; /* of ours: being restored */
+	__u32 ever_ours; /* has ever been ours */
+	__u32 taken;     /* was ours until somebody else set it: a conflict, not overridden again */
 	__s32 nice_before;
 	__u32 ioprio_before;
 	__u32 reserved;
@@ -44,8 +44,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct gw_nice_note);
-} gw_nice_notes SEC(".maps");
+	__type(value, struct gw_saved_task);
+} gw_saved_tasks SEC(".maps");
 
 static __always_inline __u32 ioprio_of(struct task_struct *task)
 {
@@ -57,7 +57,7 @@ static __always_inline __u32 ioprio_of(struct task_struct *task)
 	return io ? BPF_CORE_READ(io, ioprio) : 0;
 }
 
-/* Whether who sets the task's I/O class sets it for others too, which have no note of it (CLONE_IO). */
+/* Whether setting the task's I/O class also sets it for others without a saved state of their own (CLONE_IO). */
 static __always_inline bool shares_io_class(struct task_struct *task)
 {
 	struct io_context *io = BPF_CORE_READ(task, io_context);
@@ -67,7 +67,7 @@ static __always_inline bool shares_io_class(struct task_struct *task)
 	return !bpf_core_field_exists(io->active_ref) || BPF_CORE_READ(io, active_ref.counter) > 1;
 }
 
-/* What of it the task has as we would set it. */
+/* Which of our values the task has. */
 static __always_inline __u32 niceness_of(struct task_struct *task)
 {
 	__u32 has = task->static_prio == NICE_19_PRIO ? GW_NICE : 0;
@@ -76,28 +76,27 @@ static __always_inline __u32 niceness_of(struct task_struct *task)
 }
 
 /*
- * The note by which this task has what it has. A task may have inherited without a note, where no program that
- * hands notes on ran or had memory. Whoever is younger than the
- * note of its process or its parent has its niceness from there.
+ * The saved state that explains the task's values. A task may have inherited without one, where no program ran to copy
+ * it or had memory: a task younger than its process's or its parent's saved state has its niceness from there.
  */
-static __always_inline struct gw_nice_note *note_of(struct task_struct *task)
+static __always_inline struct gw_saved_task *saved_of(struct task_struct *task)
 {
-	struct gw_nice_note *note = bpf_task_storage_get(&gw_nice_notes, task, NULL, 0);
+	struct gw_saved_task *saved = bpf_task_storage_get(&gw_saved_tasks, task, NULL, 0);
 	struct task_struct *from;
 
-	if (note || !niceness_of(task))
-		return note;
+	if (saved || !niceness_of(task))
+		return saved;
 	from = task->pid != task->tgid ? task->group_leader : task->real_parent;
-	note = from ? bpf_task_storage_get(&gw_nice_notes, from, NULL, 0) : NULL;
-	return note && task->start_boottime > note->since_ns ? note : NULL;
+	saved = from ? bpf_task_storage_get(&gw_saved_tasks, from, NULL, 0) : NULL;
+	return saved && task->start_boottime > saved->since_ns ? saved : NULL;
 }
 
-/* What of it is giveway's doing, and so nobody's word. */
+/* What giveway has set, and so is not the user's choice. */
 static __always_inline __u32 niceness_by_us(struct task_struct *task)
 {
-	struct gw_nice_note *note = note_of(task);
+	struct gw_saved_task *saved = saved_of(task);
 
-	return note ? (note->ours | note->wanted) & niceness_of(task) : 0;
+	return saved ? (saved->ours | saved->wanted) & niceness_of(task) : 0;
 }
 
 #endif

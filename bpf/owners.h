@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Whose a socket is: the process that uses it, not the one that made it, or holds a copy of its descriptor. So one that was
- * inherited, or passed over a Unix socket, is the receiver's from its first send or receive on.
+ * The owner of a socket: the process that uses it, not the one that made it or holds a copy of its descriptor. So a
+ * socket that was inherited, or passed over a Unix socket, is the receiver's from its first send or receive on.
  *
- * A use by the owner sets a flag, and one by another process leaves a claim: each is written once between two polls. The poll
- * settles it. A claim is granted when the owner has not used the socket for so long; that doubles with each change, so that
- * processes that share a socket do not take it from each other again and again. The kernel's own threads claim nothing:
- * what they send is somebody's.
+ * A use by the owner sets a flag, and one by another process leaves a claim: each is written once between two polls,
+ * and the poll settles it. A claim is granted if the owner has not used the socket for a hold time, which doubles with
+ * each change, so that processes that share a socket do not take it from each other again and again. Kernel threads
+ * claim nothing: they send on behalf of others.
  *
- * A socket that nobody is seen to use is that of the oldest process that has it open, by a search of all open files: what a
- * process has just forked has it, too, until it executes something.
+ * A socket without a known user is that of the oldest process that has it open, by a scan of all open files: a process
+ * just forked has it open, too, until it executes something.
  */
 #ifndef GIVEWAY_OWNERS_H
 #define GIVEWAY_OWNERS_H
@@ -18,14 +18,14 @@
 
 #define SHORTEST_HOLD_NS (300 * NSEC_PER_MSEC)
 #define LONGEST_HOLD_NS (30 * NSEC_PER_SEC)
-/* Without a change for so long it is the shortest again. */
+/* Without a change for so long, the hold time is reset. */
 #define FORGET_HOLD_NS (60 * NSEC_PER_SEC)
-/* Who has used a socket within so long keeps it, though no descriptor of theirs is found (io_uring has its own). */
+/* A recent user keeps the socket, even if no descriptor is found (io_uring has its own). */
 #define IN_USE_NS (5 * NSEC_PER_SEC)
 
 enum claim {
 	GW_NO_CLAIM,
-	GW_CLAIM_BEGUN, /* somebody writes it */
+	GW_CLAIM_BEGUN, /* being written */
 	GW_CLAIM_MADE,
 };
 
@@ -40,9 +40,9 @@ struct owner {
 	struct user is;
 	struct user claims;
 	struct user has_open;
-	__u64 search;          /* the last search in which the owner had it open */
+	__u64 search;          /* the last scan in which the owner had it open */
 	__u64 search_of_other; /* the one in which `has_open` had, and was the oldest */
-	__u64 used_ns; /* of the last poll in which the owner had used it */
+	__u64 used_ns;         /* of the last poll since which the owner had used it */
 	__u64 changed_ns;
 	__u64 hold_ns;
 	__u32 is_used; /* by the owner, since the last poll */
@@ -56,7 +56,7 @@ struct {
 	__type(value, struct owner);
 } owners SEC(".maps");
 
-/* Of MPTCP sockets, by cookie: no program here gets at the storage of a connection's parent. */
+/* Of MPTCP sockets, by cookie: no program here can use the storage of a connection's parent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -125,7 +125,7 @@ static __always_inline __u64 hold_ns(const struct owner *o, __u64 now_ns)
 	return o->hold_ns && now_ns - o->changed_ns < FORGET_HOLD_NS ? o->hold_ns : SHORTEST_HOLD_NS;
 }
 
-/* For each poll; nothing else changes an owner that there is. */
+/* Called at each poll; nothing else changes an existing owner. */
 static __always_inline void settle_owner(struct owner *o, __u64 now_ns)
 {
 	__u64 hold;
@@ -147,7 +147,7 @@ static __always_inline void settle_owner(struct owner *o, __u64 now_ns)
 	o->claim = GW_NO_CLAIM;
 }
 
-/* An open file of this process's, in a search. */
+/* An open file of this process, in a scan. */
 static __always_inline void find_open(struct owner *o, struct task_struct *task, __u64 search)
 {
 	if (!o->is.pid || (!o->used_ns && !o->is_used && is_older(task, &o->is))) {
@@ -163,7 +163,7 @@ static __always_inline void find_open(struct owner *o, struct task_struct *task,
 	}
 }
 
-/* After a search: an owner that has it open no more leaves it to the one that has. */
+/* After a scan: an owner that no longer has it open loses it to one that has. */
 static __always_inline void settle_search(struct owner *o, __u64 now_ns)
 {
 	if (!o || o->search_of_other <= o->search || o->is_used ||
@@ -175,7 +175,7 @@ static __always_inline void settle_search(struct owner *o, __u64 now_ns)
 }
 
 /*
- * The MPTCP socket of a process's that this connection belongs to, to be read alone; or NULL. The kernel makes such
+ * The MPTCP socket of a process that this connection belongs to, for reading only; or NULL. The kernel makes such
  * connections whenever there is another path: their owner, user and cgroup are those of the parent.
  */
 static __always_inline struct sock *parent_of(struct sock *sk)
@@ -239,7 +239,7 @@ static __always_inline void use_parent(struct sock *sk)
 		use(o, task);
 }
 
-/* The calling task connects it, unless that is the kernel, for a parent. */
+/* The calling task connects it, unless it is the kernel, for a parent. */
 static __always_inline void own_connected(struct sock *sk)
 {
 	struct task_struct *task = bpf_get_current_task_btf();

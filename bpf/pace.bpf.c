@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Holds TCP connections below a pacing rate, by the socket option that the kernel has for it (SO_MAX_PACING_RATE).
+ * Limits the pacing rate of TCP connections, by the kernel's socket option for it (SO_MAX_PACING_RATE).
  *
- * The daemon puts what it wants into `wanted_rates`, by cookie, and runs `gw_apply_rates` over all sockets once; each named
- * socket answers with an outcome. A rate that is neither unlimited nor ours is an application's, and is left alone. The
- * kernel has no way to say that a socket is not to be paced any more: it goes on at the kernel's own rate, which holds
- * nothing back (twice cwnd in a round trip, in congestion avoidance 1.2 times).
+ * The daemon writes the wanted rates to `wanted_rates`, by cookie, and runs `gw_apply_rates` once over all sockets;
+ * each named socket returns an outcome. A rate that is neither unlimited nor ours is the application's, and is not
+ * overridden. The kernel cannot stop pacing a socket: it continues at the kernel's own rate, which limits nothing
+ * (twice cwnd in a round trip, in congestion avoidance 1.2 times).
  */
 #include "kernel_types.h"
 #include "giveway.h"
@@ -13,7 +13,7 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 #include "sockets.h"
-#include "mark.h"
+#include "saved.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -31,9 +31,9 @@ struct {
 struct gw_rate *rate_type __attribute__((unused));
 struct gw_rate_outcome *outcome_type __attribute__((unused));
 
-static __always_inline bool is_our_rate(const struct gw_mark *mark, __u64 rate)
+static __always_inline bool is_our_rate(const struct gw_saved_socket *saved, __u64 rate)
 {
-	return mark && is_known(mark) && (mark->ours & GW_PACING_RATE) && mark->pacing_ours == rate;
+	return saved && is_known(saved) && (saved->ours & GW_PACING_RATE) && saved->pacing_ours == rate;
 }
 
 /* setsockopt takes 32 bits of it here, of which ~0 means no limit. */
@@ -44,52 +44,52 @@ static __always_inline int write_rate(struct tcp_sock *tp, __u64 rate)
 	return bpf_setsockopt(tp, SOL_SOCKET, SO_MAX_PACING_RATE, &value, sizeof(value));
 }
 
-/* Nothing is written that cannot be marked. */
+/* Writes nothing that cannot be saved first. */
 static __always_inline void limit(struct tcp_sock *tp, __u64 present, __u64 wanted, struct gw_rate_outcome *o)
 {
-	struct gw_mark *mark = bpf_sk_storage_get(&gw_marks, tp, NULL, BPF_SK_STORAGE_GET_F_CREATE);
-	bool was_ours = is_our_rate(mark, present);
+	struct gw_saved_socket *saved = bpf_sk_storage_get(&gw_saved_socks, tp, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	bool was_ours = is_our_rate(saved, present);
 
-	if (!mark) {
+	if (!saved) {
 		o->error = -ENOMEM;
 		return;
 	}
 	if (!was_ours)
-		mark->pacing_before = present;
-	mark->pacing_ours = wanted;
-	mark->layout = GW_MARK_LAYOUT;
-	mark->ours |= GW_PACING_RATE;
+		saved->pacing_before = present;
+	saved->pacing_ours = wanted;
+	saved->layout = GW_SAVED_LAYOUT;
+	saved->ours |= GW_PACING_RATE;
 	o->error = write_rate(tp, wanted);
 	if (o->error && was_ours)
-		mark->pacing_ours = present;
+		saved->pacing_ours = present;
 	else if (o->error)
-		mark->ours &= ~GW_PACING_RATE;
+		saved->ours &= ~GW_PACING_RATE;
 }
 
-static __always_inline void clear(struct tcp_sock *tp, struct gw_mark *mark, struct gw_rate_outcome *o)
+static __always_inline void clear(struct tcp_sock *tp, struct gw_saved_socket *saved, struct gw_rate_outcome *o)
 {
-	o->error = write_rate(tp, mark->pacing_before);
+	o->error = write_rate(tp, saved->pacing_before);
 	if (!o->error)
-		mark->ours &= ~GW_PACING_RATE;
+		saved->ours &= ~GW_PACING_RATE;
 }
 
 static __always_inline void settle(struct tcp_sock *tp, __u64 wanted, struct gw_rate_outcome *o)
 {
-	struct gw_mark *mark = bpf_sk_storage_get(&gw_marks, tp, NULL, 0);
+	struct gw_saved_socket *saved = bpf_sk_storage_get(&gw_saved_socks, tp, NULL, 0);
 	__u64 present = tp->inet_conn.icsk_inet.sk.sk_max_pacing_rate;
-	bool is_ours = is_our_rate(mark, present);
+	bool is_ours = is_our_rate(saved, present);
 
 	o->found = present;
 	o->kind = GW_FOREIGN;
-	if ((mark && !is_known(mark)) || (present != UNLIMITED_RATE && !is_ours))
+	if ((saved && !is_known(saved)) || (present != UNLIMITED_RATE && !is_ours))
 		return;
 	o->kind = GW_UNCHANGED;
 	if (wanted == present || (wanted == UNLIMITED_RATE && !is_ours))
 		return;
 	if (wanted != UNLIMITED_RATE)
 		limit(tp, present, wanted, o);
-	else if (mark)
-		clear(tp, mark, o);
+	else if (saved)
+		clear(tp, saved, o);
 	o->kind = o->error ? GW_FAILED : GW_APPLIED;
 }
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The qdisc of each managed link: packets with deadlines in the order of these, then streams, then best effort, either
- * fair between flows and with a bound on its sojourn (RFC 8289), then background while the CPU runs nothing more
- * important. It paces at the link's rate, so that the queue is here and not in the driver.
+ * The qdisc of each managed link: packets with deadlines, earliest first, then streams, then best effort, either fair
+ * between flows and with bounded sojourn time (RFC 8289), then background while the CPU runs nothing more important. It
+ * paces at the link's rate, so that the queue is here and not in the driver.
  *
- * It classifies nothing and refuses no deadline: admission.bpf.c has done so in the sender's context, and left a stamp. A
- * packet without one is best effort. Promises are returned here, when a packet goes to the driver or is dropped.
+ * It classifies nothing and refuses no deadline: admission.bpf.c does that in the sender's context, and stamps the
+ * packet. A packet without a stamp is best effort. Promises are returned here, when a packet goes to the driver or is
+ * dropped.
  *
- * Packets wait in a static pool, linked by index. The kernel serialises the calls of one instance by its queue's lock. A link
- * has one instance, at its root, and shares only `struct gw_link`, which has a lock of its own, with admission.
+ * Packets wait in a static pool, linked by index. The kernel serialises the calls of one instance by its queue's lock.
+ * A link has one instance, at its root, and shares with admission only `struct gw_link`, which has a lock of its own.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -71,7 +72,7 @@ static __always_inline struct stamped read_stamp(struct sk_buff *skb)
 	return s;
 }
 
-/* How many packets it becomes on the link, each with its overhead; as admission counts them. */
+/* How many packets it becomes on the link, each with its overhead; counted as in admission. */
 static __always_inline __u32 segments_of(struct sk_buff *skb)
 {
 	const struct qdisc_skb_cb *cb = (const struct qdisc_skb_cb *)skb->cb;
@@ -154,13 +155,16 @@ drop:
 
 /* ---- dequeue ---- */
 
-/* The next packet is found, or nothing; `band` is its own. `is_trickle`: of background, which would wait otherwise. */
+/*
+ * The choice of the next packet, if any, and its band. `is_minimum`: background at its minimum rate, which would wait
+ * otherwise.
+ */
 struct chosen {
 	struct turn turn;
-	bool is_trickle;
+	bool is_minimum;
 };
 
-/* Where anything but best effort waits. */
+/* Where other bands than best effort have a backlog. */
 static __noinline int choose(struct instance *i, struct gw_link *link, struct chosen *chosen)
 {
 	struct turn *turn = &chosen->turn;
@@ -176,18 +180,18 @@ static __noinline int choose(struct instance *i, struct gw_link *link, struct ch
 	if (!turn->index && i->waiting[GW_BACKGROUND] && background_min_is_due(i, config, turn->now_ns)) {
 		turn->band = GW_BACKGROUND;
 		turn->index = pop_background(i, turn->number);
-		chosen->is_trickle = i->waiting[GW_STREAM] || i->waiting[GW_BEST_EFFORT] || gate_is_closed(config);
+		chosen->is_minimum = i->waiting[GW_STREAM] || i->waiting[GW_BEST_EFFORT] || cpu_gate_is_closed(config);
 	}
 	if (!turn->index && i->waiting[GW_STREAM] && !best_effort_is_owed(i, config)) {
 		turn->band = GW_STREAM;
-		look_for_packet(i, turn);
+		next_packet(i, turn);
 	}
 	if (!turn->index && i->waiting[GW_BEST_EFFORT]) {
 		turn->band = GW_BEST_EFFORT;
-		look_for_packet(i, turn);
+		next_packet(i, turn);
 	}
 	if (!turn->index && i->waiting[GW_BACKGROUND]) {
-		if (gate_is_closed(config)) {
+		if (cpu_gate_is_closed(config)) {
 			c = counters_of(turn->number, GW_BACKGROUND);
 			if (c)
 				c->cpu_gate_closed++;
@@ -195,12 +199,12 @@ static __noinline int choose(struct instance *i, struct gw_link *link, struct ch
 		}
 		turn->band = GW_BACKGROUND;
 		turn->index = pop_background(i, turn->number);
-		chosen->is_trickle = false;
+		chosen->is_minimum = false;
 	}
 	return 0;
 }
 
-/* All attempts were used, or the gate is closed. */
+/* All attempts were used, or the CPU gate is closed. */
 static __always_inline __u64 next_try_ns(const struct instance *i, __u64 now_ns)
 {
 	bool is_cpu_gated = !(i->realtime_packets || i->waiting[GW_STREAM] || i->waiting[GW_BEST_EFFORT]);
@@ -208,14 +212,14 @@ static __always_inline __u64 next_try_ns(const struct instance *i, __u64 now_ns)
 	return is_cpu_gated && i->waiting[GW_BACKGROUND] ? now_ns + GATE_RETRY_NS : now_ns;
 }
 
-/* What could leave, and what it takes of the link, besides best effort. */
+/* What a departure means for the bands besides best effort. */
 static __noinline int settle(struct instance *i, const struct chosen *chosen, const struct place *place)
 {
 	const struct gw_link_config *config = chosen->turn.config;
 	enum gw_band band = chosen->turn.band;
 	__u64 now_ns = chosen->turn.now_ns;
 
-	if (place && band == GW_BACKGROUND && !chosen->is_trickle)
+	if (place && band == GW_BACKGROUND && !chosen->is_minimum)
 		i->unhindered_ns = now_ns;
 	else if (i->waiting[GW_BACKGROUND])
 		note_local_wait(i, chosen->turn.number, config, now_ns);
@@ -225,8 +229,8 @@ static __noinline int settle(struct instance *i, const struct chosen *chosen, co
 }
 
 /*
- * While the link is busy, a time that the clock had a moment ago tells so as well as the clock. Too close to its end the
- * clock is read: a timer that is over fires all the same, and costs more.
+ * While the link is busy, a recent reading of the clock is as good as a new one. Close to the end of that time the
+ * clock is read: a timer in the past fires all the same, and costs more.
  */
 #define CLOSE_NS 20000
 
@@ -254,7 +258,7 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	i->seen_ns = 0;
 	if (!now_ns || (__s64)(i->free_ns - now_ns) < CLOSE_NS)
 		now_ns = bpf_ktime_get_ns();
-	/* Also where the rate has just gone: what the link still sends left at that rate. */
+	/* Also where the rate has just been removed: the link still sends its backlog at that rate. */
 	if ((__s64)(i->free_ns - now_ns) > 0) {
 		sch->qstats.overlimits++;
 		bpf_qdisc_watchdog_schedule(sch, i->free_ns, 0);
@@ -269,7 +273,7 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	};
 	is_plain = !(i->realtime_packets | i->waiting[GW_STREAM] | i->waiting[GW_BACKGROUND]);
 	if (is_plain)
-		look_for_packet(i, &chosen.turn);
+		next_packet(i, &chosen.turn);
 	else
 		choose(i, link, &chosen);
 	place = chosen.turn.place;
@@ -320,7 +324,7 @@ int BPF_PROG(gw_init, struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_
 	struct instance *i;
 	__u32 number;
 
-	/* Only on the daemon's links: configuration and promises are for these. */
+	/* Only on the daemon's links, which have configuration and promises. */
 	config = device->nd_net.net->ns.inum == netns_inum ? config_of(device->ifindex) : NULL;
 	if (!config)
 		return -ENODEV;
@@ -415,7 +419,7 @@ void BPF_PROG(gw_destroy, struct Qdisc *sch)
 		i->in_use = 0;
 }
 
-/* The loader gives it a name of its own in each network namespace. */
+/* The loader gives it its own name in each network namespace. */
 SEC(".struct_ops.link")
 struct Qdisc_ops gw_qdisc = {
 	.enqueue = (void *)gw_enqueue,
@@ -426,11 +430,11 @@ struct Qdisc_ops gw_qdisc = {
 	.id = "giveway",
 };
 
-/* ---- the gate ---- */
+/* ---- CPU gate ---- */
 
-/* A kernel thread works on behalf of some task: what ran before it still counts. */
+/* A kernel thread works on behalf of some task: the previous one still counts. */
 SEC("tp_btf/sched_switch")
-int BPF_PROG(gw_gate, bool preempt, struct task_struct *prev, struct task_struct *next)
+int BPF_PROG(gw_cpu_gate, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	__u32 key = 0, *foreground = bpf_map_lookup_elem(&runs_foreground, &key);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What our programs at tcx read of a packet: its addresses and ports, its protocol and the time left that an IP option
- * states. What cannot be read is reported as such, never guessed; the packet is not changed.
+ * Reads a packet for the programs at tcx: its addresses and ports, its protocol and the remaining time that an IP
+ * option states. Reports an unreadable packet as such, and guesses nothing; the packet is not changed.
  */
 #ifndef GIVEWAY_READ_PACKET_H
 #define GIVEWAY_READ_PACKET_H
@@ -18,11 +18,11 @@
 /* What is read of a packet. */
 struct packet {
 	struct gw_tuple tuple;
-	__u32 id;              /* of the datagram that it is a fragment of */
-	__u32 option_us;       /* time left, as stated by an IP option */
-	__u32 transport_at;    /* bytes from the network header */
+	__u32 id;           /* of the fragmented datagram */
+	__u32 option_us;    /* remaining time stated by an IP option */
+	__u32 transport_at; /* bytes from the network header */
 	__u32 end_at;
-	__u16 fragment_at;     /* bytes of the datagram before this fragment */
+	__u16 fragment_at; /* bytes of the datagram before this fragment */
 	__u8 protocol;
 	__u8 dscp;
 	bool more_fragments;
@@ -35,8 +35,8 @@ static __always_inline int load(struct __sk_buff *skb, __u32 at, void *to, __u32
 }
 
 /*
- * Looks for the option that states the time left. An option of either family is type, length (IPv6: of the data; IPv4:
- * of the whole option), data. One-byte options are padding.
+ * Searches the option that states the remaining time. An option of either family is type, length (IPv6: of the data;
+ * IPv4: of the whole option), data. One-byte options are padding.
  */
 static __noinline bool read_options(struct __sk_buff *skb, struct packet *p, __u32 at, __u32 end, __u8 wanted)
 {
@@ -135,7 +135,7 @@ static __noinline bool read_ipv6(struct __sk_buff *skb, struct packet *p)
 	return !broken;
 }
 
-/* A tag that is in the packet hides what follows it. 0: cannot be read. */
+/* The type after VLAN tags in the packet. 0: unreadable. */
 static __noinline __u32 type_behind_tags(struct __sk_buff *skb)
 {
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
@@ -146,8 +146,8 @@ static __noinline __u32 type_behind_tags(struct __sk_buff *skb)
 }
 
 /*
- * The first bytes of the network header. Where it follows an Ethernet header they are read where they are: a call costs
- * more than all of the rest here.
+ * The first bytes of the network header. After an Ethernet header they are read in place: a call costs more than
+ * everything else here.
  */
 static __always_inline int load_header(struct __sk_buff *skb, struct ipv4_header *header)
 {
@@ -166,7 +166,7 @@ static __always_inline int load_header(struct __sk_buff *skb, struct ipv4_header
 	return 0;
 }
 
-/* What begins like IP may be something else: an encrypted frame (MACsec), a label (MPLS), a telegram of a field bus. */
+/* Checks the type, since a frame may only look like IP: encrypted (MACsec), labelled (MPLS), or of a field bus. */
 static __always_inline bool read_packet(struct __sk_buff *skb, struct packet *p)
 {
 	__u32 type = skb->protocol;
@@ -182,7 +182,7 @@ static __always_inline bool read_packet(struct __sk_buff *skb, struct packet *p)
 	return type == bpf_htons(ETH_P_IPV6) && h.version_and_words >> 4 == 6 && read_ipv6(skb, p);
 }
 
-/* Read only where they are needed. */
+/* Called only where ports are needed. */
 static __always_inline void read_ports(struct __sk_buff *skb, struct packet *p)
 {
 	struct ports ports;

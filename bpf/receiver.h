@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* The socket that a packet is for, in this network namespace or in one behind a veth pair. */
+/* The socket that receives a packet, in this network namespace or in one behind a veth pair. */
 #ifndef GIVEWAY_RECEIVER_H
 #define GIVEWAY_RECEIVER_H
 
@@ -9,8 +9,8 @@ struct address {
 	__u32 words[4];
 };
 
-/* As it arrives, the remote host comes first. */
-static __always_inline void turn_round(struct packet *p)
+/* On arrival, the source is the remote host. */
+static __always_inline void swap_ends(struct packet *p)
 {
 	struct address *local = (struct address *)p->tuple.local, *remote = (struct address *)p->tuple.remote;
 	struct address from = *local;
@@ -22,7 +22,7 @@ static __always_inline void turn_round(struct packet *p)
 	p->tuple.remote_port = port;
 }
 
-/* Of a packet that was turned round. Its length. */
+/* Of a packet whose ends were swapped. Returns its length. */
 static __always_inline __u32 write_tuple(struct bpf_sock_tuple *tuple, const struct packet *p)
 {
 	if (p->tuple.family == AF_INET) {
@@ -39,7 +39,10 @@ static __always_inline __u32 write_tuple(struct bpf_sock_tuple *tuple, const str
 	return sizeof(tuple->ipv6);
 }
 
-/* Of a packet that was turned round. `netns`: BPF_F_CURRENT_NETNS, or as this namespace numbers another one. To be released. */
+/*
+ * Of a packet whose ends were swapped. `netns`: BPF_F_CURRENT_NETNS, or the id of another one. The caller releases the
+ * socket.
+ */
 static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const struct packet *p, __u64 netns)
 {
 	struct bpf_sock_tuple tuple = {};
@@ -50,7 +53,7 @@ static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const
 	return bpf_sk_lookup_udp(skb, &tuple, size, netns, 0);
 }
 
-/* Always the same for a flow. */
+/* Constant for a flow. */
 static __always_inline __u32 hash_of(const struct packet *p)
 {
 	const struct address *remote = (const struct address *)p->tuple.remote;

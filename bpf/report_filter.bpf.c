@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What may wake the daemon on the socket of the peers' reports: datagrams that came from the link itself, of a
- * length that a report can have.
+ * Filter on the socket of the peers' reports: only datagrams from the link itself, of a possible length, wake the
+ * daemon.
  *
- * A peer sends with the greatest TTL (IPv6: hop limit), and each router on the way lowers it, so nothing sent
- * beyond the link arrives with 255 (RFC 5082). Older versions of the protocol sent with an ordinary one: they are told
- * apart by the first bytes, and counted here as well, so that not even they wake the daemon. All counts are the
- * daemon's to read when it likes.
+ * A peer sends with the greatest TTL (IPv6: hop limit), and each router lowers it, so nothing from beyond the link
+ * arrives with 255 (RFC 5082). Older versions of the protocol sent an ordinary TTL: they are recognised by the first
+ * bytes, and counted here as well, so that they do not wake the daemon either. The daemon reads the counts when it
+ * likes.
  */
 #include "kernel_types.h"
 #include "giveway.h"
@@ -19,7 +19,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define ON_LINK_TTL 255
 #define UDP_HEADER_BYTES 8
 
-/* Magic and version of the datagrams that are read: the version is the lowest byte. */
+/* Magic and version of accepted datagrams: the version is the lowest byte. */
 const volatile __u32 protocol_word;
 const volatile __u32 min_bytes;
 const volatile __u32 max_bytes;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The receiver's half of background: a download yields by the window that this end offers (rLEDBAT, RFC 9840), by the
- * rule of the sender's half (ledbat/rule.h). Optional. Linux 6.12.
+ * The receiver's half of background: a download yields by the receive window (rLEDBAT, RFC 9840), by the same rule as
+ * the sender's half (ledbat/rule.h). Optional. Linux 6.12.
  *
- * The daemon names connections in `wanted_receivers` and runs `gw_apply_receivers` over all sockets once. From then on
- * the kernel asks `gw_offer` before each packet that such a socket sends, acknowledgements included, while it can still
- * change the window that the packet offers.
+ * The daemon names connections in `wanted_receivers` and runs `gw_apply_receivers` once over all sockets. From then on
+ * the kernel calls `gw_offer` before each packet that such a socket sends, acknowledgements included, in time to change
+ * the window that the packet offers.
  *
- * A round trip is the time from an acknowledgement to the first packet that echoes its timestamp. The kernel never takes
- * back what was offered, so a window that shrinks does so as packets come in.
+ * A round trip is the time from an acknowledgement to the first packet that echoes its timestamp. The kernel never
+ * takes an offer back, so the window shrinks only as packets arrive.
  */
 #include "kernel_types.h"
 #include "giveway.h"
@@ -16,7 +16,7 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 #include "sockets.h"
-#include "mark.h"
+#include "saved.h"
 #include "window.h"
 #include "ledbat/receiver.h"
 #include "ledbat/waited.h"
@@ -24,7 +24,7 @@
 char LICENSE[] SEC("license") = "GPL";
 
 #define NSEC_PER_USEC 1000
-/* The kernel makes a smaller clamp this large (SOCK_MIN_RCVBUF / 2). */
+/* The kernel raises a smaller clamp to this (SOCK_MIN_RCVBUF / 2). */
 #define LEAST_BYTES 2304U
 #define MOST_BYTES (1U << 30)
 #define LEAST_SEGMENT 64U
@@ -68,14 +68,14 @@ static __always_inline __u32 segment_of(const struct tcp_sock *tp)
 	return greatest(tp->inet_conn.icsk_ack.rcv_mss, LEAST_SEGMENT);
 }
 
-/* What lies beyond the first hole. */
+/* Data beyond the first hole. */
 struct beyond {
 	__u32 end;     /* sequence number; rcv_nxt where there is no hole */
 	__u32 missing; /* bytes after `counted_to` */
 };
 
-/* The kernel keeps up to four blocks; of more holes some are not seen. */
-static __always_inline void look_beyond(const struct tcp_sock *tp, __u32 counted_to, struct beyond *b)
+/* The kernel keeps up to four SACK blocks; further holes are not counted. */
+static __always_inline void find_missing(const struct tcp_sock *tp, __u32 counted_to, struct beyond *b)
 {
 	__u32 next = tp->rcv_nxt, count = tp->rx_opt.num_sacks, from;
 	struct tcp_sack_block blocks[4] = {};
@@ -102,14 +102,14 @@ static __always_inline void look_beyond(const struct tcp_sock *tp, __u32 counted
 	}
 }
 
-/* Whether our packet is later than data that it could answer at once. */
+/* Whether our packet is later than the data that it could have answered at once. */
 static __always_inline bool is_late(const struct tcp_sock *tp)
 {
 	return age_of(tp->inet_conn.icsk_ack.lrcvtime, bpf_jiffies64()) > 1;
 }
 
-/* The kernel sets the clamp anew, to this, whenever it enlarges the buffer; for SO_RCVLOWAT it rounds once more. */
-static __always_inline bool is_kernels(const struct tcp_sock *tp, __u32 window)
+/* The kernel sets the clamp to this whenever it enlarges the buffer; for SO_RCVLOWAT it rounds once more. */
+static __always_inline bool is_kernel_default(const struct tcp_sock *tp, __u32 window)
 {
 	__u32 of_buffer = (__u64)(__u32)tp->inet_conn.icsk_inet.sk.sk_rcvbuf * tp->scaling_ratio >> 8;
 
@@ -117,42 +117,43 @@ static __always_inline bool is_kernels(const struct tcp_sock *tp, __u32 window)
 }
 
 static __always_inline void give_up(struct bpf_sock_ops *ops, struct receiver *r, const struct tcp_sock *tp,
-				    struct gw_mark *mark)
+				    struct gw_saved_socket *saved)
 {
 	struct gw_receiver_lost lost = { .cookie = bpf_get_socket_cookie(ops), .found = tp->window_clamp };
 
 	r->is_given_up = 1;
-	mark->ours &= ~GW_WINDOW_CLAMP;
+	saved->ours &= ~GW_WINDOW_CLAMP;
 	bpf_ringbuf_output(&lost_windows, &lost, sizeof(lost), 0);
 }
 
 /*
- * Offers this window, but no more than somebody had set. Nothing is written that cannot be marked. What has arrived
- * beyond a hole (`beyond`, in bytes) is under way no longer: without it the sender would stop until the hole is filled.
+ * Offers this window, but no more than another setting allows. Writes nothing that cannot be saved first. Data that has
+ * arrived beyond a hole (`beyond`, in bytes) is no longer in flight: without adding it the sender would stop until the
+ * hole is filled.
  */
-static __always_inline void offer(struct bpf_sock_ops *ops, struct gw_mark *mark, struct receiver *r,
+static __always_inline void offer(struct bpf_sock_ops *ops, struct gw_saved_socket *saved, struct receiver *r,
 				  struct tcp_sock *tp, __u64 bytes, __u32 beyond)
 {
 	__u32 present = tp->window_clamp, before, window;
 
-	if (!is_known(mark))
+	if (!is_known(saved))
 		return;
-	before = is_our_window(mark, present) ? mark->window_before : present;
-	if ((mark->ours & GW_WINDOW_CLAMP) && before == present && !is_kernels(tp, present)) {
-		give_up(ops, r, tp, mark);
+	before = is_our_window(saved, present) ? saved->window_before : present;
+	if ((saved->ours & GW_WINDOW_CLAMP) && before == present && !is_kernel_default(tp, present)) {
+		give_up(ops, r, tp, saved);
 		return;
 	}
 	window = greatest(least(bytes + beyond, MOST_BYTES), LEAST_BYTES);
-	if (!is_kernels(tp, before))
+	if (!is_kernel_default(tp, before))
 		window = least(window, before);
 	if (window == present && before != present)
 		return;
-	mark->window_before = before;
-	mark->window_ours = window;
-	mark->layout = GW_MARK_LAYOUT;
-	mark->ours |= GW_WINDOW_CLAMP;
+	saved->window_before = before;
+	saved->window_ours = window;
+	saved->layout = GW_SAVED_LAYOUT;
+	saved->ours |= GW_WINDOW_CLAMP;
 	if (bpf_setsockopt(ops, SOL_TCP, TCP_WINDOW_CLAMP, &window, sizeof(window)))
-		mark->window_ours = present;
+		saved->window_ours = present;
 }
 
 static __always_inline __u64 window_of_rule(const struct receiver *r, const struct tcp_sock *tp)
@@ -160,20 +161,20 @@ static __always_inline __u64 window_of_rule(const struct receiver *r, const stru
 	return (__u64)greatest(r->ledbat.window / PACKET, LEAST / PACKET) * segment_of(tp);
 }
 
-/* Nothing tells how long a round trip takes any more (a middlebox takes timestamps away): the window is not ours to keep. */
-static __always_inline void let_go(struct bpf_sock_ops *ops, struct receiver *r, const struct tcp_sock *tp,
-				   struct gw_mark *mark)
+/* Round trips can no longer be measured (a middlebox removes timestamps): restores the window. */
+static __always_inline void release_window(struct bpf_sock_ops *ops, struct receiver *r, const struct tcp_sock *tp,
+				   struct gw_saved_socket *saved)
 {
 	__u32 before;
 
 	r->is_begun = 0;
 	r->ledbat.round_delivered = 0;
 	r->ledbat.round_us = UNKNOWN_US;
-	if (!is_our_window(mark, tp->window_clamp))
+	if (!is_our_window(saved, tp->window_clamp))
 		return;
-	before = mark->window_before;
+	before = saved->window_before;
 	if (!bpf_setsockopt(ops, SOL_TCP, TCP_WINDOW_CLAMP, &before, sizeof(before)))
-		mark->ours &= ~GW_WINDOW_CLAMP;
+		saved->ours &= ~GW_WINDOW_CLAMP;
 }
 
 static __always_inline void note_marks(struct receiver *r, const struct tcp_sock *tp)
@@ -212,7 +213,7 @@ static __always_inline void end_our_round(struct receiver *r, const struct tcp_s
 	r->next_gap_us = UNKNOWN_US;
 }
 
-/* Asked before each packet that the socket sends. */
+/* Called before each packet that the socket sends. */
 SEC("sockops")
 int gw_offer(struct bpf_sock_ops *ops)
 {
@@ -220,7 +221,7 @@ int gw_offer(struct bpf_sock_ops *ops)
 	__u32 packets, rtt_us, gap;
 	__u64 now, now_us, until, echo;
 	bool has_timestamp;
-	struct gw_mark *mark;
+	struct gw_saved_socket *saved;
 	struct receiver *r;
 	struct tcp_sock *tp;
 	struct beyond b;
@@ -239,9 +240,9 @@ int gw_offer(struct bpf_sock_ops *ops)
 		return 1;
 	r->arrived += packets;
 	has_timestamp = BPF_CORE_READ_BITFIELD(tp, rx_opt.saw_tstamp);
-	look_beyond(tp, r->counted_to, &b);
+	find_missing(tp, r->counted_to, &b);
 	ca = &r->ledbat;
-	bound_moments(ca, now);
+	bound_timestamps(ca, now);
 	rtt_us = tp->rtt_min.s[0].v;
 	barrier_var(rtt_us); /* else clang takes one load from either place */
 	if (has_been_silent(r, rtt_us, now_us)) {
@@ -249,7 +250,7 @@ int gw_offer(struct bpf_sock_ops *ops)
 		if (r->is_begun)
 			resume(ca, now);
 	}
-	/* Our acknowledgements have waited here. */
+	/* Our acknowledgements have waited in the local queue. */
 	until = own_wait_until_ms((struct sock *)tp);
 	if (until > r->trusted_ms) {
 		trust_from(r, until);
@@ -259,11 +260,11 @@ int gw_offer(struct bpf_sock_ops *ops)
 	gap = gap_us(r, now_us);
 	r->data_us = now_us;
 	if (is_blind(r, now))
-		let_go(ops, r, tp, bpf_sk_storage_get(&gw_marks, bpf_sk, NULL, 0));
+		release_window(ops, r, tp, bpf_sk_storage_get(&gw_saved_socks, bpf_sk, NULL, 0));
 	if (!has_timestamp)
 		return 1;
 	note_marks(r, tp);
-	/* Two packets in answer to one of ours: both are here, by our own clock. */
+	/* Two packets in answer to one of ours: both are timed by our own clock. */
 	echo = echoed_ms(tp->rx_opt.rcv_tsecr, now);
 	if (r->is_begun && packets == 2 && is_trusted(r, echo))
 		note_pair(ca, gap, now);
@@ -284,22 +285,22 @@ int gw_offer(struct bpf_sock_ops *ops)
 	}
 	if (ends_round(r))
 		end_our_round(r, tp, &b, now);
-	mark = r->is_begun ? bpf_sk_storage_get(&gw_marks, bpf_sk, NULL, BPF_SK_STORAGE_GET_F_CREATE) : NULL;
-	if (mark)
-		offer(ops, mark, r, tp, window_of_rule(r, tp), b.end - tp->rcv_nxt);
+	saved = r->is_begun ? bpf_sk_storage_get(&gw_saved_socks, bpf_sk, NULL, BPF_SK_STORAGE_GET_F_CREATE) : NULL;
+	if (saved)
+		offer(ops, saved, r, tp, window_of_rule(r, tp), b.end - tp->rcv_nxt);
 	return 1;
 }
 
 static __always_inline void switch_on(struct tcp_sock *tp, struct gw_receiver_outcome *o)
 {
 	struct sock *sk = (struct sock *)tp;
-	struct gw_mark *mark = bpf_sk_storage_get(&gw_marks, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	struct gw_saved_socket *saved = bpf_sk_storage_get(&gw_saved_socks, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	__u32 flags = tp->bpf_sock_ops_cb_flags;
 	struct receiver *r;
 
 	o->kind = GW_FAILED;
 	o->error = -ENOMEM;
-	if (!mark || !is_known(mark))
+	if (!saved || !is_known(saved))
 		return;
 	r = bpf_sk_storage_get(&receivers, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!r)
@@ -310,11 +311,11 @@ static __always_inline void switch_on(struct tcp_sock *tp, struct gw_receiver_ou
 	begin_watch(r, tp->rx_opt.rcv_tsecr, bpf_ktime_get_ns() / NSEC_PER_USEC);
 	o->error = 0;
 	if (!(flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG)) {
-		mark->layout = GW_MARK_LAYOUT;
-		mark->ours |= GW_ACK_CALLBACK;
+		saved->layout = GW_SAVED_LAYOUT;
+		saved->ours |= GW_ACK_CALLBACK;
 		o->error = write_callbacks(tp, flags | BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 		if (o->error)
-			mark->ours &= ~GW_ACK_CALLBACK;
+			saved->ours &= ~GW_ACK_CALLBACK;
 	}
 	o->kind = o->error ? GW_FAILED : GW_APPLIED;
 }
@@ -322,20 +323,20 @@ static __always_inline void switch_on(struct tcp_sock *tp, struct gw_receiver_ou
 static __always_inline void switch_off(struct tcp_sock *tp, struct gw_receiver_outcome *o)
 {
 	struct sock *sk = (struct sock *)tp;
-	struct gw_mark *mark = bpf_sk_storage_get(&gw_marks, sk, NULL, 0);
+	struct gw_saved_socket *saved = bpf_sk_storage_get(&gw_saved_socks, sk, NULL, 0);
 
 	bpf_sk_storage_delete(&receivers, sk);
 	o->kind = GW_APPLIED;
-	if (!mark || !is_known(mark))
+	if (!saved || !is_known(saved))
 		return;
-	if (is_our_window(mark, tp->window_clamp))
-		o->error = restore_window(tp, mark);
-	if (!o->error && (mark->ours & GW_ACK_CALLBACK))
+	if (is_our_window(saved, tp->window_clamp))
+		o->error = restore_window(tp, saved);
+	if (!o->error && (saved->ours & GW_ACK_CALLBACK))
 		o->error = restore_callback(tp);
 	if (o->error)
 		o->kind = GW_FAILED;
 	else
-		mark->ours &= ~(GW_WINDOW_CLAMP | GW_ACK_CALLBACK);
+		saved->ours &= ~(GW_WINDOW_CLAMP | GW_ACK_CALLBACK);
 }
 
 SEC("iter/tcp")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The slack test: can one more packet be promised its deadline without breaking a promise already given? It takes
- * O(log n), where n is the number of slots, whatever the number of packets.
+ * The slack test: can one more packet be promised its deadline without breaking an earlier promise? It takes O(log n),
+ * where n is the number of slots, whatever the number of packets.
  *
  * A promise is kept if, when the link starts at `start`, all work due up to a deadline is done by it:
  *
@@ -10,19 +10,19 @@
  * Deadlines fall into slots of 2^GW_SLOT_SHIFT ns. A leaf holds the work of its slot and its need: how long before a
  * common end of time that work has to start, to be done by the earliest deadline in the slot. A node holds the work
  * below it and the greatest need below it, where a need counts the work before it in the node (a max-plus sum, as in
- * scheduling theory). Nothing at all is zero and zero. Since a slot counts as due at its earliest deadline, the test
+ * scheduling theory). An empty node is zero and zero. Since a slot counts as due at its earliest deadline, the test
  * never admits what an exact one refuses; within a slot, packets may be sent in any order.
  *
- * Whoever has had its share must leave time to others, however much it asks for: its promises may take a quarter of the
- * time to each deadline. So each node holds a second need, on a clock that runs at a quarter of the speed:
+ * A user beyond its share must leave time to others: its promises may take a quarter of the time to each deadline. So
+ * each node holds a second need, on a clock that runs at a quarter of the speed:
  *
  *     start / 4 + (sum of work due no later than D_j)  <=  D_j / 4
  *
  * The slots are a ring: `first` is the earliest that may hold work, and deadlines beyond the ring count as due at its
  * end.
  *
- * Plain C: a test compares it with an exact scan. For the verifier's sake the loops keep no trace of which way a branch
- * went, so that it need not follow both ways of each: what a bit has selected is forgotten when the bit is shifted out.
+ * Plain C: a test compares it with an exact scan. For the verifier's sake the loops keep no trace of which branch was
+ * taken, so that it need not follow both: a bit's effect is forgotten when the bit is shifted out.
  */
 #ifndef GIVEWAY_SLACK_H
 #define GIVEWAY_SLACK_H
@@ -38,16 +38,16 @@
 
 struct gw_slack {
 	__s64 work_ns;
-	__s64 need_ns;   /* GW_END_OF_TIME less the latest start */
-	__s64 crowd_ns;  /* the same, if all times were a quarter of what they are */
+	__s64 need_ns;  /* GW_END_OF_TIME less the latest start */
+	__s64 crowd_ns; /* the same with all times at a quarter */
 };
 
 struct gw_slack_tree {
 	struct gw_slack node[GW_NODES]; /* 1 is the root, the children of n are 2n and 2n + 1 */
-	__u64 first; /* slot, not wrapped */
+	__u64 first;                    /* slot, not wrapped */
 };
 
-/* Keeps the compiler from turning a mask back into a branch, and from using what it knows about a number's range. */
+/* Keeps the compiler from turning a mask back into a branch, and from using a number's known range. */
 #define gw_opaque(x) asm volatile("" : "+r"(x))
 
 static __always_inline __s64 slack_max(__s64 a, __s64 b)
@@ -61,8 +61,8 @@ static __always_inline __s64 slack_min(__s64 a, __s64 b)
 }
 
 /*
- * The work of `a`, then that of `b`. By pointers: of a struct that is passed by value clang 19 forgets the alignment, and
- * reads it byte by byte.
+ * The work of `a`, then that of `b`. By pointers: clang 19 forgets the alignment of a struct passed by value, and reads
+ * it byte by byte.
  */
 static __always_inline struct gw_slack slack_join(const struct gw_slack *a, const struct gw_slack *b)
 {
@@ -79,8 +79,8 @@ static __always_inline const struct gw_slack *slack_sibling(const struct gw_slac
 }
 
 /*
- * Scans this many levels up from a leaf. On the way each left node adds its right sibling: all that comes later, up to
- * the end of what these levels span.
+ * Scans this many levels up from a leaf. Each left node adds its right sibling: all later work, up to the end of these
+ * levels.
  */
 static __noinline int slack_later(const struct gw_slack_tree *t, __u32 leaf, __u32 levels, struct gw_slack *found)
 {
@@ -95,7 +95,7 @@ static __noinline int slack_later(const struct gw_slack_tree *t, __u32 leaf, __u
 	return 0;
 }
 
-/* The same with left siblings: all that comes earlier. */
+/* The same with left siblings: all earlier work. */
 static __noinline int slack_earlier(const struct gw_slack_tree *t, __u32 leaf, __u32 levels, struct gw_slack *found)
 {
 	__u32 node = GW_SLOTS + leaf;
@@ -110,8 +110,8 @@ static __noinline int slack_earlier(const struct gw_slack_tree *t, __u32 leaf, _
 }
 
 /*
- * The position of the highest set bit of a number below 2^16; 0 for 0. By factors of 0 and 1: the verifier of newer kernels
- * follows both ways where a mask of no or of all bits is applied.
+ * The position of the highest set bit of a number below 2^16; 0 for 0. By factors of 0 and 1: newer verifiers follow
+ * both ways of a mask of no or of all bits.
  */
 static __always_inline __u32 slack_highest_bit(__u32 number)
 {
@@ -141,8 +141,8 @@ static __always_inline __u64 slack_slot(__u64 deadline_ns)
 }
 
 /*
- * Everything due after this leaf's slot: from the leaf on, then up to the ring's first slot. Where that one lies before
- * the leaf in the tree, the ring wraps to the tree's start; else both scans up end where they are siblings.
+ * All work due after this leaf's slot: from the leaf on, then up to the ring's first slot. Where that one lies before
+ * the leaf in the tree, the ring wraps to the tree's start; else both scans end where they are siblings.
  */
 static __always_inline struct gw_slack slack_after(const struct gw_slack_tree *t, __u32 leaf)
 {
@@ -153,7 +153,9 @@ static __always_inline struct gw_slack slack_after(const struct gw_slack_tree *t
 	gw_opaque(wraps);
 	gw_opaque(nothing);
 	levels += (GW_LEVELS - levels) * wraps;
-	/* `nothing` makes it a number of its own: else the verifier follows the second scan for each length of the first. */
+	/*
+	 * `nothing` makes it a separate number: else the verifier follows the second scan for each length of the first.
+	 */
 	slack_later(t, leaf, levels ^ nothing, &next);
 	slack_earlier(t, first, levels, &beyond);
 	return slack_join(&next, &beyond);
@@ -175,11 +177,11 @@ static __always_inline struct gw_slack *slack_at(struct gw_slack_tree *t, __u32 
 	return &t->node[(GW_SLOTS + leaf) & (GW_NODES - 1)];
 }
 
-/* The latest start that lets one more packet be in time, and the latest that keeps the others in time. */
+/* The latest start that keeps one more packet in time, and the latest that keeps the others in time. */
 struct gw_latest {
 	__s64 own_ns;
 	__s64 others_ns;
-	__s64 crowd_ns; /* that leaves time to others, a quarter of it */
+	__s64 crowd_ns; /* that leaves three quarters of the time to others */
 };
 
 static __always_inline struct gw_latest slack_latest_start(struct gw_slack_tree *t, __u64 slot, __s64 deadline_ns,

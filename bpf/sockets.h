@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Questions that more than one program asks of a socket. Nothing here writes to one.
- */
+/* Queries on sockets for several programs. Writes to none. */
 #ifndef GIVEWAY_SOCKETS_H
 #define GIVEWAY_SOCKETS_H
 
 #include "egress.h"
 #include "kernel_skb.h"
 
-/* The network namespace that is looked after. Hooks are machine-wide; everything filters by it. */
+/* The managed network namespace. Hooks are machine-wide; everything filters by it. */
 const volatile __u32 netns_inum;
 
 static __always_inline bool in_our_netns(const struct sock *sk)
@@ -30,7 +28,7 @@ static __always_inline bool is_our_tcp(const struct sock *sk)
 	return is_our(sk, IPPROTO_TCP);
 }
 
-/* Else there is no more of it than `struct sock_common`. */
+/* Otherwise it is only a `struct sock_common`. */
 static __always_inline bool is_full(const struct sock *sk)
 {
 	__u8 state = sk->__sk_common.skc_state;
@@ -46,7 +44,7 @@ static __always_inline bool is_connection(const struct sock_common *skc)
 	return state != TCP_LISTEN && state != TCP_TIME_WAIT && state != TCP_NEW_SYN_RECV && state != TCP_CLOSE;
 }
 
-/* What an element of iter/tcp is to us: one of our sockets, listeners included, or NULL. */
+/* The TCP socket of an element of iter/tcp, if it is in our namespace (listeners included), or NULL. */
 static __always_inline struct tcp_sock *our_socket(struct sock_common *skc)
 {
 	struct tcp_sock *tp = skc ? bpf_skc_to_tcp_sock(skc) : NULL;
@@ -61,8 +59,8 @@ static __always_inline struct tcp_sock *our_connection(struct sock_common *skc)
 }
 
 /*
- * A record that finds no room makes the kernel show the same element again in the next read. So ask first, and do
- * nothing to a socket whose record would be lost. The failed write tells the kernel that the buffer is full.
+ * If a record does not fit, the kernel shows the same element again in the next read. So check first, and do nothing to
+ * a socket whose record would be lost. The failed write tells the kernel that the buffer is full.
  */
 static __always_inline bool has_room(struct seq_file *seq, void *record, __u32 size)
 {

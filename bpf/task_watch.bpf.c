@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Reports the starts of processes that rules may match, and the new threads and the end of processes that are held.
+ * Reports starts of processes that rules may match, and new threads and ends of watched processes.
  *
- * A machine may start hundreds of processes a second that no rule matches. So everything is filtered here: an exec is
- * reported when the new file's inode number or the real user is watched, a new thread and an exit only for a held thread
- * group. The inode number alone does not identify a file, since each device numbers its own; the reader checks again.
+ * A machine may start hundreds of processes a second that no rule matches. So the filter is here: an exec is reported
+ * if the new file's inode number or the real user is watched, a new thread and an exit only for a watched thread group.
+ * The inode number alone does not identify a file, since each device has its own; the reader checks again.
  *
- * The arguments of an exec are read here, where the kernel has just written them and before the program runs: later they
- * are the program's own memory, and may be a file's that never answers.
+ * The arguments of an exec are read here, where the kernel has just written them and before the program runs: later
+ * they are the program's own memory, and may be mapped to a file that never answers.
  *
- * The hooks are machine-wide: execs count only in one network namespace. A held process was found there, and stays held
- * even if it moves to another one.
+ * The hooks are machine-wide: execs count only in one network namespace. A watched process was found there, and stays
+ * watched even if it moves to another one.
  *
- * Nothing here changes a process.
+ * Changes no process.
  */
 #include "kernel_types.h"
 #include "giveway.h"
@@ -26,7 +26,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define CHUNK_BYTES 256
 #define MAX_FILES 4096
 #define MAX_USERS 4096
-#define MAX_HELD 65536
+#define MAX_PROCESSES 65536
 #define CLONE_THREAD 0x00010000
 
 const volatile __u32 netns_inum;
@@ -50,11 +50,11 @@ struct {
 /* Thread groups, by their ids in the initial pid namespace. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_HELD);
+	__uint(max_entries, MAX_PROCESSES);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32);
 	__type(value, __u8);
-} held SEC(".maps");
+} watched_tasks SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -67,9 +67,9 @@ __u64 lost_events;
 /* Puts the shared types into the skeleton. */
 struct gw_task_event *event_type __attribute__((unused));
 
-static __always_inline bool is_held(__u32 tgid)
+static __always_inline bool is_watched_process(__u32 tgid)
 {
-	return bpf_map_lookup_elem(&held, &tgid);
+	return bpf_map_lookup_elem(&watched_tasks, &tgid);
 }
 
 static __always_inline bool is_watched(struct task_struct *task, struct linux_binprm *bprm)
@@ -107,7 +107,7 @@ static __always_inline void report(enum gw_task_event_kind kind, struct task_str
 	bpf_ringbuf_submit(e, 0);
 }
 
-/* From the calling process's memory into what follows the event. */
+/* From the calling process's memory to the bytes after the event. */
 static __always_inline bool copy_arguments(struct bpf_dynptr *record, unsigned long from, __u32 bytes)
 {
 	for (__u32 at = 0; at < GW_ARGUMENTS_BYTES; at += CHUNK_BYTES) {
@@ -153,7 +153,7 @@ static __always_inline void report_exec(struct task_struct *task)
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(gw_see_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
-	if (is_held(task->tgid) || is_watched(task, bprm))
+	if (is_watched_process(task->tgid) || is_watched(task, bprm))
 		report_exec(task);
 	return 0;
 }
@@ -162,18 +162,18 @@ int BPF_PROG(gw_see_exec, struct task_struct *task, int old_pid, struct linux_bi
 SEC("tp_btf/task_newtask")
 int BPF_PROG(gw_see_thread, struct task_struct *task, unsigned long clone_flags)
 {
-	if ((clone_flags & CLONE_THREAD) && is_held(task->tgid))
+	if ((clone_flags & CLONE_THREAD) && is_watched_process(task->tgid))
 		report(GW_TASK_THREAD, task, 0);
 	return 0;
 }
 
-/* Two threads that exit together may both be the last one: the reader must cope with two reports. */
+/* Two threads that exit together may both be the last one: the reader must handle two reports. */
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(gw_see_exit, struct task_struct *task)
 {
 	__u64 cpu_ns;
 
-	if (!is_held(task->tgid) || task->signal->live.counter)
+	if (!is_watched_process(task->tgid) || task->signal->live.counter)
 		return 0;
 	cpu_ns = task->signal->sum_sched_runtime + task->se.sum_exec_runtime;
 	/* A leader that exited before its threads is not in the sum: its task stays until they are gone. */

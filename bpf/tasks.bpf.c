@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What the kernel knows of processes and threads, told without a file. A directory's lock may be held by whoever may read
- * the directory, for as long as they like, those of /proc and of cgroups included: the daemon's threads above everything
- * must not wait for it.
+ * Processes and threads as the kernel knows them, read without files. Any process that may read a directory can hold
+ * its lock as long as it likes, in /proc and in cgroups too: the daemon's threads at high priority must not wait for
+ * it.
  *
- *   gw_list_processes   each process of a network namespace, in a few words
- *   gw_list_prints      the same processes, and what tells whether one has changed
- *   gw_list_elsewhere   those that something was chosen for, and that are in another namespace
+ *   gw_list_processes   each process of a network namespace, in brief
+ *   gw_list_prints      the same processes, by a fingerprint that shows whether one has changed
+ *   gw_list_elsewhere   those with explicit classification that are in another namespace
  *   gw_list_threads     of one process or one thread, by the iterator's parameter
- *   gw_show_process     everything that rules ask about, of the process that is the parameter, or one of its threads
- *   gw_show_cgroup      the path of the cgroup that is the parameter, and whose it is
+ *   gw_show_process     everything that rules match on, of the process that is the parameter, or one of its threads
+ *   gw_show_cgroup      path and owner of the cgroup that is the parameter
  *
- * All counts are read without a lock, while the process goes on. The reader holds it by a pidfd, and asks again whether
- * it lives. Nothing here changes anything.
+ * Everything is read without a lock, while the process runs. The reader holds a pidfd, and checks afterwards whether
+ * the process still lives. Changes nothing.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -25,7 +25,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define TASK_RUNNING 0
 #define TASK_STOPPED_BIT 0x4 /* __TASK_STOPPED */
-#define TASK_FROZEN 0x8000 /* since 6.1 */
+#define TASK_FROZEN 0x8000   /* since 6.1 */
 #define PF_EXITING 0x4
 #define SIGNAL_GROUP_EXIT 0x4
 #define DEEPEST 32
@@ -34,7 +34,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 const volatile __u32 netns_inum;
 
-/* Too large for the stack. The daemon's threads load an object each, so that one at a time fills these. */
+/* Too large for the stack. Each of the daemon's threads loads its own object, so these have one user at a time. */
 struct gw_process process_record;
 struct gw_cgroup cgroup_record;
 __u64 shown_session;
@@ -45,8 +45,8 @@ struct gw_fingerprint *fingerprint_type __attribute__((unused));
 struct gw_elsewhere *elsewhere_type __attribute__((unused));
 
 /*
- * The outermost come first, and whoever may nest cgroups does not hide them: of one that is nested too deep they are all
- * that is told, with a last name that says so. Returns whether that is so.
+ * The outermost names come first, so that nesting cgroups does not hide them: of a path too deep only these are
+ * returned, with a last name that says so. Returns whether that is so.
  */
 static __noinline int name_cgroup(struct gw_cgroup_names *to, struct cgroup *cgroup)
 {
@@ -92,11 +92,11 @@ static __always_inline __u32 state_of(struct task_struct *task)
 	if (task->flags & PF_EXITING || BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT)
 		state |= GW_ENDING;
 	if (task->__state & (TASK_STOPPED_BIT | TASK_FROZEN))
-		state |= GW_HELD;
+		state |= GW_STOPPED;
 	return state;
 }
 
-/* By its inode. Nobody but who may write to a directory gives a file a name in it, in whatever mount namespace. */
+/* By its inode. Only a process that may write to a directory can name a file in it, in whatever mount namespace. */
 static __always_inline __u64 directory_of(struct file *file)
 {
 	return BPF_CORE_READ(file, f_path.dentry, d_parent, d_inode, i_ino);
@@ -153,7 +153,7 @@ int gw_list_threads(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* By what the scheduler shares real time out, where it does (CONFIG_RT_GROUP_SCHED). */
+/* The group that real-time bandwidth is shared out by, where it is (CONFIG_RT_GROUP_SCHED). */
 static __always_inline void show_share(struct gw_process *to, struct task_struct *task)
 {
 	struct task_group *group = NULL;
@@ -167,7 +167,7 @@ static __always_inline void show_share(struct gw_process *to, struct task_struct
 	if (!cgroup)
 		return;
 	to->share_us = BPF_CORE_READ(group, rt_bandwidth.rt_runtime);
-	/* Without limit it is ~0. */
+	/* ~0: no limit. */
 	if (to->share_us > 0)
 		to->share_us /= 1000;
 	if (name_cgroup(&to->share, cgroup))
@@ -193,7 +193,7 @@ static __always_inline bool is_idle_group(struct task_struct *task)
 	return false;
 }
 
-/* What giveway has set is nobody's word. */
+/* Values that giveway has set are not the user's. */
 static __always_inline __u32 idleness_of(struct task_struct *task)
 {
 	__u32 by_us = niceness_by_us(task), idleness = 0;
@@ -248,7 +248,7 @@ int gw_show_process(struct bpf_iter__task *ctx)
 	if (!task)
 		return 0;
 	mm = task->mm;
-	/* Of the threads of one process the first that lives will do. */
+	/* The first living thread of a process will do. */
 	if (!mm || shown_session == ctx->meta->session_id)
 		return 0;
 	to->start_ns = BPF_CORE_READ(task, group_leader, start_boottime);
@@ -276,7 +276,7 @@ int gw_list_prints(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
 	struct gw_fingerprint print = {};
-	struct gw_nice_note *note;
+	struct gw_saved_task *saved;
 	struct gw_record *record;
 
 	if (!task || task->pid != task->tgid || !task->mm || netns_of(task) != netns_inum)
@@ -295,9 +295,9 @@ int gw_list_prints(struct bpf_iter__task *ctx)
 		print.named = record->own.rule;
 		print.by_hand = record->by_hand;
 	}
-	note = niceness_by_us(task) ? note_of(task) : NULL;
-	print.nice_by = note ? note->origin : 0;
-	print.nice_cause = note ? note->cause : 0;
+	saved = niceness_by_us(task) ? saved_of(task) : NULL;
+	print.nice_by = saved ? saved->origin : 0;
+	print.nice_cause = saved ? saved->cause : 0;
 	bpf_seq_write(ctx->meta->seq, &print, sizeof(print));
 	return 0;
 }
@@ -334,7 +334,7 @@ int gw_show_cgroup(struct bpf_iter__cgroup *ctx)
 	if (!cgroup)
 		return 0;
 	name_cgroup(&cgroup_record.names, cgroup);
-	/* The directories of the root's own have none. */
+	/* Directories of the root user's own have none. */
 	if (bpf_core_field_exists(cgroup->kn->iattr))
 		attributes = BPF_CORE_READ(cgroup, kn, iattr);
 	cgroup_record.uid = attributes ? BPF_CORE_READ(attributes, ia_uid.val) : 0;

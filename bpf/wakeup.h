@@ -13,7 +13,7 @@
 enum gw_interval_kind {
 	GW_THREAD,  /* id: thread id, 0 is the idle thread */
 	GW_SOFTIRQ, /* id: its vector */
-	GW_IRQ,	    /* id: its number */
+	GW_IRQ,     /* id: its number */
 	GW_VECTOR,  /* id: enum gw_vector */
 	GW_KINDS,
 };
@@ -25,21 +25,21 @@ enum gw_vector {
 	GW_VECTOR_WORK,
 };
 
-/* CLOCK_MONOTONIC. Kinds that nest lie one within the other. */
+/* CLOCK_MONOTONIC. Intervals of different kinds nest. */
 struct gw_interval {
 	__u64 from_ns; /* 0: since before the recorder began */
 	__u64 to_ns;
-	__u64 position;	 /* count of all that were written, from one; 0 while it is being written */
-	__u32 stolen_ns; /* by the hypervisor, noticed since the interval before in this ring */
+	__u64 position;  /* number of the interval, from 1; 0 while it is being written */
+	__u32 stolen_ns; /* by the hypervisor, since the interval before in this ring */
 	__u32 id;
-	__s32 priority; /* of a thread, as the kernel counts: below 0 deadline, below 100 real time */
+	__s32 priority; /* of a thread, in the kernel's scale: below 0 deadline, below 100 real-time */
 	__u16 kind;
 	__u16 policy;
 	char name[GW_TASK_COMM_LEN];
 };
 
 struct gw_ring {
-	__u64 next;	 /* how many intervals were begun */
+	__u64 next;      /* number of intervals begun */
 	__u64 stolen_ns; /* as the hypervisor counts */
 	__u64 since_ns[GW_KINDS];
 	struct gw_interval intervals[GW_INTERVALS];

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A flight recorder of what each CPU does, for explaining a late wake-up afterwards.
+ * A flight recorder of each CPU's activity, to explain a late wake-up afterwards.
  *
  * Which wake-up will be late is not known beforehand, and passing every switch and interrupt to user space would itself
  * make wake-ups late. So each CPU keeps a ring of its last intervals (which thread ran, which interrupt, which softirq;
- * from when to when) in memory that user space maps. A thread that finds itself late reads there what happened during its
- * delay; that costs nothing while no thread is late. An interval is written at its end, when all of it is known:
- * those that matter to a thread that runs again have all ended.
+ * from when to when) in memory that user space maps. A late thread reads there what happened during its delay; no other
+ * cost arises. An interval is written at its end: those that matter to a thread that runs again have all ended.
  *
- * Intervals nest as they do in the kernel (an interrupt in a softirq in a thread's time); subtracting one from the other
- * is left to the reader. Only a measuring thread's wake-up is kept separately: when, and on which CPU.
+ * Intervals nest as they do in the kernel (an interrupt in a softirq in a thread's time); the reader subtracts them.
+ * Only a measuring thread's wake-up is kept separately: when, and on which CPU.
  *
- * Where the hypervisor reports steal time, each interval holds how much was stolen since the one before.
+ * Where the hypervisor reports steal time, each interval holds the time stolen since the one before.
  */
 #include "kernel_types.h"
 #include "giveway.h"
@@ -25,7 +24,7 @@ char LICENSE[] SEC("license") = "GPL";
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1); /* user space makes it one for each CPU */
+	__uint(max_entries, 1); /* user space sets one for each CPU */
 	__type(key, __u32);
 	__type(value, struct gw_ring);
 } rings SEC(".maps");
@@ -38,7 +37,7 @@ struct {
 	__type(value, struct gw_waking);
 } wakings SEC(".maps");
 
-/* By thread id in the initial pid namespace: which of the measuring threads it is. */
+/* By thread id in the initial pid namespace: the number of the measuring thread. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, GW_MEASURING_THREADS);
@@ -186,7 +185,7 @@ int BPF_PROG(gw_log_waking, struct task_struct *woken)
 	return 0;
 }
 
-/* Run by a measuring thread itself: records and returns its thread id as the kernel sees it. */
+/* Called by a measuring thread itself: records and returns its thread id as the kernel sees it. */
 SEC("syscall")
 int gw_introduce(struct gw_introduction *introduction)
 {

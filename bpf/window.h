@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The window that a socket offers to whoever sends to it, and the callback by which rledbat.bpf.c keeps it: what is
- * ours of them, and how they are restored. Callers hold the socket's lock.
+ * A socket's receive window, and the callback by which rledbat.bpf.c keeps it: which value is ours, and how they are
+ * restored. Callers hold the socket's lock.
  */
 #ifndef GIVEWAY_WINDOW_H
 #define GIVEWAY_WINDOW_H
 
-static __always_inline bool is_our_window(const struct gw_mark *mark, __u32 window)
+static __always_inline bool is_our_window(const struct gw_saved_socket *saved, __u32 window)
 {
-	return mark && is_known(mark) && (mark->ours & GW_WINDOW_CLAMP) && mark->window_ours == window;
+	return saved && is_known(saved) && (saved->ours & GW_WINDOW_CLAMP) && saved->window_ours == window;
 }
 
-static __always_inline int restore_window(struct tcp_sock *tp, const struct gw_mark *mark)
+static __always_inline int restore_window(struct tcp_sock *tp, const struct gw_saved_socket *saved)
 {
-	__u32 before = mark->window_before;
+	__u32 before = saved->window_before;
 
 	return bpf_setsockopt(tp, SOL_TCP, TCP_WINDOW_CLAMP, &before, sizeof(before));
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Sends packets that must have left within DEADLINE_MS milliseconds: sender ADDRESS PORT DEADLINE_MS PACKETS
- * A packet that giveway cannot get out in time comes back as ENOBUFS from sendmsg, before it has cost anything: that
- * is the moment to send something smaller, something newer, or nothing. cc -o sender sender.c
+ * Sends packets that must leave within DEADLINE_MS milliseconds: sender ADDRESS PORT DEADLINE_MS PACKETS
+ *
+ * If giveway cannot send a packet in time, sendmsg fails with ENOBUFS at once: the sender can then send something
+ * smaller, something newer, or nothing. Build: cc -o sender sender.c
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,7 +22,7 @@ static int open_socket(const char *address, int port)
 	int s = socket(AF_INET, SOCK_DGRAM, 0), on = 1;
 
 	if (s < 0 || inet_pton(AF_INET, address, &to.sin_addr) != 1 ||
-	    setsockopt(s, SOL_IP, IP_RECVERR, &on, sizeof(on)) || /* so that refusals are told */
+	    setsockopt(s, SOL_IP, IP_RECVERR, &on, sizeof(on)) || /* reports refusals */
 	    setsockopt(s, SOL_SOCKET, SO_TXTIME, &deadlines, sizeof(deadlines)) ||
 	    connect(s, (struct sockaddr *)&to, sizeof(to)))
 		return -1;
@@ -47,7 +48,7 @@ int main(int argc, char **argv)
 
 	if (argc != 5)
 		return fputs("sender ADDRESS PORT DEADLINE_MS PACKETS\n", stderr), 1;
-	errno = EINVAL; /* as inet_pton does not set it */
+	errno = EINVAL; /* inet_pton does not set it */
 	s = open_socket(argv[1], atoi(argv[2]));
 	for (; s >= 0 && n < atoi(argv[4]); n++) {
 		clock_gettime(CLOCK_MONOTONIC, &now);
@@ -55,7 +56,7 @@ int main(int argc, char **argv)
 			continue;
 		if (errno != ENOBUFS)
 			break;
-		refused++; /* the link is taken until the deadline: here, this packet is given up */
+		refused++; /* the link is busy until the deadline: this example drops the packet */
 	}
 	if (s < 0 || n < atoi(argv[4]))
 		return perror("sender"), 1;

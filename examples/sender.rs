@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sends packets that must have left within DEADLINE_MS milliseconds: sender ADDRESS PORT DEADLINE_MS PACKETS
-//! A packet that giveway cannot get out in time comes back as ENOBUFS from sendmsg, before it has cost anything: that
-//! is the moment to send something smaller, something newer, or nothing. cargo run -p giveway-lab --example sender
+//! Sends packets that must leave within DEADLINE_MS milliseconds: sender ADDRESS PORT DEADLINE_MS PACKETS
+//!
+//! If giveway cannot send a packet in time, sendmsg fails with ENOBUFS at once: the sender can then send something
+//! smaller, something newer, or nothing. Run: cargo run -p giveway-lab --example sender
 
 use std::io::IoSlice;
 use std::net::UdpSocket;
@@ -14,7 +15,7 @@ use nix::time::{ClockId, clock_gettime};
 
 fn open_socket(address: &str, port: u16) -> Result<UdpSocket> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
-    setsockopt(&socket, sockopt::Ipv4RecvErr, &true)?; // so that refusals are told
+    setsockopt(&socket, sockopt::Ipv4RecvErr, &true)?; // reports refusals
     let deadlines = libc::sock_txtime {
         clockid: libc::CLOCK_MONOTONIC,
         flags: libc::SOF_TXTIME_DEADLINE_MODE,
@@ -24,7 +25,7 @@ fn open_socket(address: &str, port: u16) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Whether the packet will have left by then; if not, it was not sent.
+/// Whether the packet will leave in time; if not, it was not sent.
 fn send_until(socket: &UdpSocket, data: &[u8], deadline_ns: u64) -> Result<bool> {
     let deadline = [ControlMessage::TxTime(&deadline_ns)];
     let to: Option<&SockaddrIn> = None; // it is connected
@@ -53,7 +54,7 @@ fn main() -> Result<()> {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
         let now_ns = now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64;
         if !send_until(&socket, &[0; 1_000], now_ns + after_ms * 1_000_000)? {
-            refused += 1; // the link is taken until the deadline: here, this packet is given up
+            refused += 1; // the link is busy until the deadline: this example drops the packet
         }
     }
     println!("sent {} refused {refused}", packets - refused);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compiles the lab's own BPF objects and generates their skeletons: in come the C files of `bpf/`, out go
-//! `*.skel.rs` with the compiled program inside. And giveway's slack test and its rule for background, for this machine, from
-//! their headers as they are; and the program that rules are tried on, with all that it needs inside.
-//! Needs clang; never looks at this machine's kernel.
+//! Compiles the lab's BPF objects and generates their skeletons: in come the C files of `bpf/`, out go `*.skel.rs` with
+//! the compiled program inside. Also compiles, for this machine, giveway's slack test and its congestion control for
+//! background from their headers, and the static test program for rules. Needs clang; never reads this machine's
+//! kernel.
 
 use std::path::PathBuf;
 use std::{env, process};
@@ -15,9 +15,9 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
     build_for_here(&clang, "slack", &["../bpf/slack.h"]);
-    let rule = ["../bpf/moment.h", "../bpf/ledbat/rule.h", "../bpf/ledbat/receiver.h"];
+    let rule = ["../bpf/timestamp.h", "../bpf/ledbat/rule.h", "../bpf/ledbat/receiver.h"];
     build_for_here(&clang, "background", &rule);
-    build_for_here(&clang, "moments", &rule);
+    build_for_here(&clang, "timestamps", &rule);
     println!("cargo::rerun-if-changed=../bpf/kernel_types.h");
     build_applicant(&clang);
     let out = PathBuf::from(variable("OUT_DIR"));
@@ -37,7 +37,7 @@ fn main() {
     }
 }
 
-/// What of giveway's programs is plain C, for the lab's tests.
+/// The parts of giveway's BPF programs that are plain C, for the lab's tests.
 fn build_for_here(clang: &str, name: &str, headers: &[&str]) {
     let source = format!("c/{name}.c");
     for file in headers.iter().chain([&&*source]) {
@@ -72,7 +72,7 @@ fn build_applicant(clang: &str) {
     }
 }
 
-/// Debian keeps the C types of each architecture in a folder of its own, which clang's BPF target does not search.
+/// Debian keeps each architecture's C types in a separate folder, which clang's BPF target does not search.
 fn clang_args() -> Vec<String> {
     let multiarch = format!("/usr/include/{}-linux-gnu", variable("CARGO_CFG_TARGET_ARCH"));
     let args = [

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Packets that their sender has marked as a call or as live video go among the streams, for as long as their user sends
- * no more of them than its share. Anyone may set such a mark: what is more stays best effort, so that it is no way past
- * other users. What leaves this machine is marked as what is said of it all the same.
+ * Packets that their sender's DSCP marks as a call or live video go among the streams, as long as their user sends no
+ * more than its share of them. Anyone may set such a DSCP, so the excess stays best effort and cannot overtake other
+ * users. On leaving this machine the packet is still marked by its class.
  */
 #ifndef GIVEWAY_ADMISSION_CALLS_H
 #define GIVEWAY_ADMISSION_CALLS_H
@@ -20,20 +20,22 @@
 #define DSCP_VA 44
 #define DSCP_EF 46
 
-/* Each user's part of the rate, and what it may send where that is not known: a call with video. */
+/* Each user's part of the rate; where the rate is unknown, enough for a call with video. */
 #define GW_CALLS_PART 4
 #define GW_CALLS_BYTES_PER_S 500000
-/* A user may be ahead of its share by so much time: a whole picture is sent at once. */
+/* How far a user may be ahead of its share: a whole video frame is sent at once. */
 #define GW_CALLS_BURST_NS (200 * NSEC_PER_MSEC)
 
 struct caller {
 	struct bpf_spin_lock lock;
-	__u32 is_over;    /* has sent more than its share, and waits until `charged_ns` is over: no packet overtakes another
-			     more often than that */
-	__u64 charged_ns; /* until when what it has sent keeps its share busy */
+	/*
+	 * over its share, and waits until `charged_ns` has passed, which bounds how often packets overtake each other
+	 */
+	__u32 is_over;
+	__u64 charged_ns; /* until when the bytes sent keep its share busy */
 };
 
-/* By the link, and the hash of their uid (users.h). */
+/* By link and by the hash of the uid (users.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, GW_LINKS << USERS_SHIFT);
@@ -56,7 +58,7 @@ static __always_inline bool is_of_call(const struct packet *p)
 	return false;
 }
 
-/* Takes it out of the user's share. */
+/* Charges the packet to the user's share. */
 static __always_inline bool has_share(struct __sk_buff *skb, const struct gw_link_config *config)
 {
 	__u64 bytes_per_s = config->rate_bytes_per_s / GW_CALLS_PART, now_ns = bpf_ktime_get_ns(), begin_ns, work_ns;
@@ -77,8 +79,8 @@ static __always_inline bool has_share(struct __sk_buff *skb, const struct gw_lin
 	return has;
 }
 
-/* Nothing is said of it but by its own mark. */
-static __always_inline bool goes_first(struct __sk_buff *skb, const struct gw_link_config *config,
+/* For packets that only their own DSCP classifies. */
+static __always_inline bool is_admitted_call(struct __sk_buff *skb, const struct gw_link_config *config,
 				       const struct packet *p)
 {
 	return config->flags & GW_CALLS && is_of_call(p) && has_share(skb, config);

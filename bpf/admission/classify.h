@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which class a packet belongs to: does it have a deadline, and if not, is it background or best effort? Decides
- * nothing about whether a deadline can be kept.
+ * A packet's class: does it have a deadline, and if not, is it background or best effort? Does not decide whether a
+ * deadline can be kept.
  *
  * A deadline comes from SO_TXTIME in deadline mode, from an IP option, from the request that the packet answers, or
  * from a rule for unmodified programs; the first of these wins.
@@ -9,7 +9,7 @@
 #ifndef GIVEWAY_ADMISSION_CLASSIFY_H
 #define GIVEWAY_ADMISSION_CLASSIFY_H
 
-#include "early.h"
+#include "new_socket.h"
 #include "../chain.h"
 #include "../link.h"
 #include "../ports.h"
@@ -38,12 +38,12 @@ struct {
 	__type(value, __u8);
 } nice_sockets SEC(".maps");
 
-/* Set once the first entry exists, so that there is no lookup before. */
+/* Set with the first entry, to save the lookup before. */
 bool has_nice_sockets;
 
 /*
- * Of a packet that a program has made itself, by a raw or a packet socket: what is said of the program. The daemon sees no
- * such socket; but nothing lies between its send call and here, unless a peer's address has to be resolved first. The
+ * The treatment of the program that has made this packet by a raw or packet socket. The daemon does not see such
+ * sockets. Nothing lies between the send call and here, unless a neighbour's address has to be resolved first. The
  * kernel's own raw sockets, which answer on anybody's behalf, have no file.
  */
 static __noinline __u32 treatment_of_raw_socket(struct __sk_buff *skb)
@@ -54,7 +54,10 @@ static __noinline __u32 treatment_of_raw_socket(struct __sk_buff *skb)
 	return sk && is_full(sk) && BPF_CORE_READ(sk, sk_socket, file) ? treatment_of_caller() : 0;
 }
 
-/* Each packet comes by here: what is no full socket may say anything of its type, and is looked at above. */
+/*
+ * On the path of every packet. A socket that is not full may have any value as its type; the function above checks
+ * that.
+ */
 static __always_inline __u32 treatment_of_raw(struct __sk_buff *skb)
 {
 	struct sk_buff *kernel_skb = kernel_skb_of(skb);
@@ -66,8 +69,8 @@ static __always_inline __u32 treatment_of_raw(struct __sk_buff *skb)
 }
 
 /*
- * A packet that waited for a peer's address is sent by whoever runs then: mostly somebody of another user and another cgroup.
- * A program may have changed one of both since it made its socket.
+ * After waiting for address resolution, a packet is sent by whatever task runs then: mostly one of another user and
+ * another cgroup. A program may have changed one of these since it made its socket, so either is enough.
  */
 static __always_inline bool is_of_caller(struct sock *sk)
 {
@@ -77,7 +80,7 @@ static __always_inline bool is_of_caller(struct sock *sk)
 	       sk->sk_cgrp_data.cgroup == BPF_CORE_READ(task, cgroups, dfl_cgrp);
 }
 
-/* The limit of the program whose datagram this is, by a socket that nothing was said of yet and that need not connect. */
+/* The limit of the program that sends this datagram, if its socket has no entry yet and need not connect. */
 static __noinline __u32 limit_of_datagrams_sender(struct __sk_buff *skb)
 {
 	struct sk_buff *kernel_skb = kernel_skb_of(skb);
@@ -91,7 +94,7 @@ static __noinline __u32 limit_of_datagrams_sender(struct __sk_buff *skb)
 	bpf_sk = bpf_sk ? bpf_sk_fullsock(bpf_sk) : NULL;
 	if (!(treatment >> GW_LIMIT_SHIFT) || !bpf_sk)
 		return 0;
-	say_early(bpf_sk, treatment);
+	set_new_treatment(bpf_sk, treatment);
 	return treatment;
 }
 
@@ -115,7 +118,7 @@ static __always_inline __u64 socket_deadline(struct __sk_buff *skb)
 	return kernel_skb->tstamp;
 }
 
-/* The deadline of the request that this socket received last; none once it is over. */
+/* The deadline of the request that this socket received last; 0 once it has passed. */
 static __noinline __u64 inherited_deadline(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk = skb->sk;
@@ -134,8 +137,8 @@ static __always_inline struct gw_rule *find_rule(const struct gw_link_config *co
 }
 
 /*
- * When the packet's last bit has to have left the link; 0: no deadline. Reads the clock only where it is needed.
- * `of_socket_ns`: what socket_deadline() says. `granted`: by the configuration; the other ways are anybody's.
+ * When the packet's last bit has to have left the link; 0: no deadline. Reads the clock only when needed.
+ * `of_socket_ns`: from socket_deadline(). `granted`: by the configuration; the other sources are open to anybody.
  */
 static __always_inline __u64 find_deadline(struct __sk_buff *skb, const struct gw_link_config *config, const struct packet *p,
 					   const struct gw_rule *rule, __u64 of_socket_ns, bool *granted)
@@ -158,40 +161,40 @@ static __always_inline __u64 find_deadline(struct __sk_buff *skb, const struct g
 	return deadline_ns > budget_ns ? deadline_ns - budget_ns : 1;
 }
 
-/* So often it is noted by which link a packet of a socket leaves. */
-#define QUEUED_NOTED_NS (50 * NSEC_PER_MSEC)
+/* How often the link that a socket's packets leave by is updated. */
+#define QUEUED_UPDATE_NS (50 * NSEC_PER_MSEC)
 
 /*
- * What the daemon says of the socket; 0: nothing. That a packet of it leaves here is noted: the socket's own route may lead
- * to another device, which stands on this one, or on none.
+ * The socket's treatment by the daemon; 0: none. Records the link, since the socket's own route may lead to another
+ * device, on top of this one or of none.
  */
 static __noinline __u32 treatment_of_socket(struct __sk_buff *skb, const struct gw_link_config *config)
 {
 	__u64 cookie = bpf_get_socket_cookie(skb), now_ns;
-	struct gw_treated_socket *told = bpf_map_lookup_elem(&treated_sockets, &cookie);
+	struct gw_treated_socket *entry = bpf_map_lookup_elem(&treated_sockets, &cookie);
 
-	if (!told)
+	if (!entry)
 		return 0;
 	now_ns = bpf_ktime_get_coarse_ns();
-	if (told->queued_on != skb->ifindex || now_ns - told->queued_ns > QUEUED_NOTED_NS) {
-		told->queued_ns = now_ns;
-		told->queued_on = skb->ifindex;
+	if (entry->queued_on != skb->ifindex || now_ns - entry->queued_ns > QUEUED_UPDATE_NS) {
+		entry->queued_ns = now_ns;
+		entry->queued_on = skb->ifindex;
 	}
-	return told->treatment;
+	return entry->treatment;
 }
 
-/* What is said of the cgroup that it came from, unless a rule for packets stands before that; 0: nothing. */
+/* The treatment of the cgroup that the packet comes from, unless a packet rule precedes it; 0: none. */
 static __noinline __u32 treatment_of_forwarded(struct __sk_buff *skb, const struct gw_link_config *config,
 					       const struct packet *p)
 {
 	__u32 number = skb->tc_index, treatment = 0;
-	struct gw_forwarded_treatment *told = bpf_map_lookup_elem(&forwarded_treatments, &number);
+	struct gw_forwarded_treatment *entry = bpf_map_lookup_elem(&forwarded_treatments, &number);
 
-	if (!told || !told->treatment)
+	if (!entry || !entry->treatment)
 		return 0;
-	if (told->rules)
-		treatment = treatment_by_rules(config, p, told->rules);
-	return treatment ? treatment : told->treatment;
+	if (entry->rules)
+		treatment = treatment_by_rules(config, p, entry->rules);
+	return treatment ? treatment : entry->treatment;
 }
 
 static __always_inline bool is_named(const struct gw_background_key *exact)
@@ -203,19 +206,19 @@ static __always_inline bool is_named(const struct gw_background_key *exact)
 }
 
 /*
- * Of a flow that was named or that a packet rule matches, whose rate limit holds for it either way; 0: of neither. What is
- * `said` of its socket stands in for the rules: who sends wherever they like may meet a named flow.
+ * The treatment of a flow that was named or that a packet rule matches; 0: neither. A rate limit holds in both cases. A
+ * `configured` treatment of its socket replaces the rules, since any sender may reach a named flow's address.
  */
-static __noinline __u32 treatment_of_packet(const struct gw_link_config *config, const struct packet *p, __u32 said)
+static __noinline __u32 treatment_of_packet(const struct gw_link_config *config, const struct packet *p, __u32 configured)
 {
 	struct gw_background_key flow = {
 		.remote_port = p->tuple.remote_port,
 		.local_port = p->tuple.local_port,
 		.family = p->tuple.family,
 	};
-	__u32 treatment = said;
+	__u32 treatment = configured;
 
-	if (!said && config->packet_rules)
+	if (!configured && config->packet_rules)
 		treatment = treatment_by_rules(config, p, config->packet_rules);
 	if (!config->background_flows)
 		return treatment;
@@ -236,42 +239,42 @@ static __always_inline bool has_background_mark(struct __sk_buff *skb, const str
 	return sk && bpf_sk_storage_get(&nice_sockets, sk, NULL, 0);
 }
 
-/* What it receives is limited, or is to yield. */
-static __noinline void note_receiver(struct __sk_buff *skb, const struct packet *p)
+/* Its downloads are limited or ordered. */
+static __noinline void add_receiver_port(struct __sk_buff *skb, const struct packet *p)
 {
 	struct gw_ports *noted = all_ports();
 	struct ports ports;
 
 	if (noted && !p->fragment_at && (p->protocol == IPPROTO_TCP || p->protocol == IPPROTO_UDP) &&
 	    !load(skb, p->transport_at, &ports, sizeof(ports)))
-		note_port(noted, bpf_ntohs(ports.from));
+		add_port(noted, bpf_ntohs(ports.from));
 }
 
-/* What the daemon says of the socket, or else of the packet; 0: nothing. */
-static __always_inline __u32 what_is_said(struct __sk_buff *skb, const struct gw_link_config *config,
+/* The treatment that the daemon has set for the socket, or else for the packet; 0: none. */
+static __always_inline __u32 configured_treatment(struct __sk_buff *skb, const struct gw_link_config *config,
 					  const struct packet *p)
 {
-	__u32 said = config->treated_sockets ? treatment_of_socket(skb, config) : 0;
+	__u32 configured = config->treated_sockets ? treatment_of_socket(skb, config) : 0;
 
-	if (!said && has_early_sockets)
-		said = treatment_before(skb);
-	if (!said)
-		said = treatment_of_raw(skb);
-	if (!said)
-		said = limit_of_sender(skb, config, p);
-	if (!said && config->flags & GW_FORWARDED)
-		said = treatment_of_forwarded(skb, config, p);
-	if (config->background_flows || (!said && config->packet_rules))
-		said = treatment_of_packet(config, p, said);
-	if (download_limit_of(said) || (config->flags & GW_ORDERS_DOWNLOADS && yields(said)))
-		note_receiver(skb, p);
-	return said;
+	if (!configured && has_new_sockets)
+		configured = treatment_of_new(skb);
+	if (!configured)
+		configured = treatment_of_raw(skb);
+	if (!configured)
+		configured = limit_of_sender(skb, config, p);
+	if (!configured && config->flags & GW_FORWARDED)
+		configured = treatment_of_forwarded(skb, config, p);
+	if (config->background_flows || (!configured && config->packet_rules))
+		configured = treatment_of_packet(config, p, configured);
+	if (download_limit_of(configured) || (config->flags & GW_ORDERS_DOWNLOADS && yields(configured)))
+		add_receiver_port(skb, p);
+	return configured;
 }
 
-/* Where nothing is said of it, its marks count; GW_UNCLASSED: those that lower say nothing either. */
-static __always_inline __u32 treatment_of(struct __sk_buff *skb, const struct packet *p, __u32 said)
+/* Without a configured treatment, the packet's marks count; GW_UNCLASSED: they say nothing either. */
+static __always_inline __u32 treatment_of(struct __sk_buff *skb, const struct packet *p, __u32 configured)
 {
-	return said ? said : has_background_mark(skb, p) ? GW_CLASS_BACKGROUND : GW_UNCLASSED;
+	return configured ? configured : has_background_mark(skb, p) ? GW_CLASS_BACKGROUND : GW_UNCLASSED;
 }
 
 /* For packets without a deadline. */

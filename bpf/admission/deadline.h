@@ -16,17 +16,17 @@
 struct promise {
 	__u64 deadline_ns;
 	__u64 work_ns; /* its time on the link at the real-time share */
-	__u64 own_ns;  /* of that, this packet's part; 0: nothing is promised */
-	__u64 fifo_ns; /* where a FIFO serves: all that is promised up to and with this one */
+	__u64 own_ns;  /* this packet's part of it; 0: nothing is promised */
+	__u64 fifo_ns; /* for a FIFO: the sum of all promises including this one */
 	__u32 fifo_packets;
-	__u32 packets; /* that the qdisc will see of it */
+	__u32 packets;                    /* of this datagram in the qdisc */
 	enum gw_queue_event_kind refused; /* 0: promised */
 };
 
 /*
- * The earliest time at which the link can start on a new promise, as the slack test assumes it: after what the driver
- * holds, what best effort is still owed, one packet without a deadline that may get in before this one is queued, the
- * lateness allowed to a timer, the delays seen lately, and the guard.
+ * The earliest time at which the link can start on a new promise, as the slack test assumes it: after the driver's
+ * backlog, best effort's deficit, one packet without a deadline that may be sent before this one is queued, the
+ * lateness allowed to a timer, the recent delays, and the guard time.
  */
 static __always_inline __u64 latest_begin(const struct gw_link *link, const struct gw_link_config *config, __u64 now_ns)
 {
@@ -39,8 +39,8 @@ static __always_inline __u64 latest_begin(const struct gw_link *link, const stru
 }
 
 /*
- * Alone, a user needs no share; but it leaves a quarter of what admission looks ahead, so that another one's deadlines can
- * be promised from the first on: a promise without slack keeps others out for as long as it waits.
+ * A lone user needs no share, but leaves a quarter of the time that admission looks ahead, so that another user's
+ * deadlines can be promised from the first one on: a promise without slack keeps others out as long as it is queued.
  */
 #define GW_ALONE_NS (3ULL * ((__u64)GW_SLOTS << GW_SLOT_SHIFT) / 4)
 
@@ -53,7 +53,7 @@ static __always_inline void admit_edf(struct gw_link *link, const struct gw_link
 	struct gw_latest latest;
 
 	if (slot < link->tree.first) {
-		p->refused = GW_REFUSED_OWN; /* already over */
+		p->refused = GW_REFUSED_OWN; /* has passed */
 		return;
 	}
 	/* A deadline beyond the ring counts as due at the ring's end. */
@@ -88,15 +88,15 @@ static __always_inline void admit_edf(struct gw_link *link, const struct gw_link
 /* A deadline further ahead counts as due then. */
 #define GW_HORIZON_NS (10 * NSEC_PER_SEC)
 /*
- * While several users ask for deadlines, each has its share of so much time only, however far its deadlines: in a FIFO
- * what waits delays everyone. So a deadline of half of this can be met beside one other user that asks for all it can
+ * While several users ask for deadlines, each has a share of only this much time, however far its deadlines: in a FIFO
+ * the backlog delays everyone. So a deadline of half of this can be met beside one other user that asks for all it can
  * get.
  */
 #define GW_FIFO_SHARED_NS (40 * NSEC_PER_MSEC)
-/* What has not left for so long after it should have is lost, or the link has stopped. */
+/* A packet that has not left for so long after its time is lost, or the link has stopped. */
 #define GW_FIFO_LOST_NS NSEC_PER_SEC
 
-/* In a FIFO no packet can overtake: in time is what would be in time after everything promised before it. */
+/* In a FIFO no packet overtakes: one is in time if it is in time after everything promised before it. */
 static __always_inline void admit_fifo(struct gw_link *link, const struct gw_link_config *config, struct user *user,
 				       __u64 now_ns, struct promise *p)
 {
@@ -136,7 +136,7 @@ static __always_inline void admit_fifo(struct gw_link *link, const struct gw_lin
 	p->fifo_packets = fifo->promised;
 }
 
-/* Returns how many packets' promises have expired. Not static, so that the verifier checks it once for all callers. */
+/* Returns the number of expired promises. Not static, so that the verifier checks it once for all callers. */
 __noinline int decide(struct promise *p, struct user *user, __u32 number, __u64 now_ns)
 {
 	struct gw_link_config *config = config_at(number);
@@ -166,8 +166,8 @@ static __always_inline __u64 work_of(struct __sk_buff *skb, const struct gw_link
 }
 
 /*
- * How much of the link the datagram takes, of which this packet is the whole or the first fragment. A fragmented
- * datagram of another protocol than UDP does not say how long it is: only what is here is promised.
+ * How much of the link the datagram takes; this packet is the whole of it or its first fragment. A fragmented datagram
+ * of another protocol than UDP does not state its length: only this packet is promised.
  */
 static __always_inline void measure(struct __sk_buff *skb, const struct gw_link_config *config, const struct packet *p,
 				    struct promise *promise)
@@ -181,7 +181,7 @@ static __always_inline void measure(struct __sk_buff *skb, const struct gw_link_
 		__u32 datagram_bytes = bpf_ntohs(udp_bytes), each = p->end_at - p->transport_at;
 		__u32 whole = datagram_bytes / each, rest = datagram_bytes % each;
 
-		/* A length that is less than this fragment's is not believed. */
+		/* A length below this fragment's own is ignored. */
 		if (!whole)
 			return;
 		promise->work_ns *= whole;
@@ -199,22 +199,22 @@ struct datagram {
 	__u8 remote[16];
 	__u32 id;
 	__u16 protocol;
-	__u16 link; /* its number: what was promised there says nothing of another one */
+	__u16 link; /* its number: a promise on one link does not count on another */
 };
 
 /*
- * What was decided for the first fragment, and thereby for those that follow. Numbers of datagrams are used again, so it
- * does not hold for long, and a first fragment always replaces it.
+ * The decision for the first fragment, applied to the later ones. Datagram ids are reused, so it expires soon, and a
+ * first fragment always replaces it.
  */
 struct verdict {
 	__u64 deadline_ns;
 	__u64 decided_ns;
-	__s64 work_ns; /* promised for the fragments that are still to come: they give back no more than this */
+	__s64 work_ns; /* promised for the fragments still to come: they give back no more than this */
 	__s32 packets;
 	__u32 refused;
 	__u64 fifo_ns;
 	__u32 fifo_packets;
-	__u32 treatment; /* what is said of a datagram without a deadline (classify.h); 0: it has one */
+	__u32 treatment; /* of a datagram without a deadline (classify.h); 0: it has one */
 };
 
 /* A sender's fragments leave together. */
@@ -253,7 +253,7 @@ static __noinline void remember(const struct gw_link_config *config, const struc
 	bpf_map_update_elem(&datagrams, &key, &verdict, BPF_ANY);
 }
 
-/* Only the first fragment has the ports by which this is said of the datagram. */
+/* Only the first fragment has the ports that the treatment was chosen by. */
 static __noinline void remember_treatment(const struct gw_link_config *config, const struct packet *p, __u32 treatment,
 					  __u64 now_ns)
 {
@@ -263,7 +263,7 @@ static __noinline void remember_treatment(const struct gw_link_config *config, c
 	bpf_map_update_elem(&datagrams, &key, &verdict, BPF_ANY);
 }
 
-/* The datagram that begins here has no verdict: one of the same number was another. */
+/* Removes the verdict of an earlier datagram of the same id. */
 static __noinline void forget(const struct gw_link_config *config, const struct packet *p)
 {
 	struct datagram key = datagram_of(config, p);
@@ -271,7 +271,7 @@ static __noinline void forget(const struct gw_link_config *config, const struct 
 	bpf_map_delete_elem(&datagrams, &key);
 }
 
-/* What is known of the datagram that this later fragment belongs to. */
+/* The verdict for the datagram of this later fragment. */
 static __always_inline struct verdict *verdict_of(const struct gw_link_config *config, const struct packet *p, __u64 now_ns)
 {
 	struct datagram key = datagram_of(config, p);
@@ -280,7 +280,7 @@ static __always_inline struct verdict *verdict_of(const struct gw_link_config *c
 	return verdict && now_ns - verdict->decided_ns < VERDICT_HOLDS_NS ? verdict : NULL;
 }
 
-/* Takes one fragment's work out of what is promised for the rest, the last one all of it; 0: no more is promised. */
+/* Takes one fragment's work out of the remaining promise, the last one all of it; 0: nothing is left. */
 static __always_inline __u64 take_part(struct verdict *verdict, __u64 own_work_ns)
 {
 	__s32 packets = __sync_fetch_and_add(&verdict->packets, -1);

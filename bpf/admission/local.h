@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which packets stay in the link's own subnets, where its rate is not for them. What they have of the link comes behind what the
- * rate is for, and is neither promised nor counted. A limit holds for them as for all others.
+ * Packets to the link's own subnets, where the link's rate does not apply. They are sent after the shaped traffic, and
+ * are neither promised nor counted. A rate limit holds for them as for all others.
  */
 #ifndef GIVEWAY_ADMISSION_LOCAL_H
 #define GIVEWAY_ADMISSION_LOCAL_H
 
-#include "told.h"
+#include "flow_table.h"
 
 /* Beside the band, in word 0 of the stamp. */
 #define STAMP_LOCAL 8
@@ -30,7 +30,7 @@ static __noinline bool is_in_own_subnet(const struct gw_link_config *config, con
 	return bpf_map_lookup_elem(&local_networks, &key);
 }
 
-/* Fragments are not: what limits the first is not known of the others. */
+/* No fragments: the later ones do not show which limit the first one has. */
 static __always_inline bool is_local(const struct gw_link_config *config, const struct packet *p)
 {
 	return !p->fragment_at && !p->more_fragments && is_in_own_subnet(config, p);

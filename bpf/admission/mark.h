@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What a packet carries of its class out of this machine: the DSCP, for the network, and where the radio would not
- * understand that one, skb->priority. After the stamp: it may have set skb->priority for htb, and then no class has a
+ * The marks of a packet's class that leave this machine: the DSCP for the network, and skb->priority where the Wi-Fi
+ * driver does not map that DSCP. Runs after the stamp, which may have set skb->priority for htb; then no class has a
  * user priority. Decides nothing.
  */
 #ifndef GIVEWAY_ADMISSION_MARK_H
@@ -11,7 +11,7 @@
 
 #define IPV4_CHECKSUM_AT 10
 
-/* It is in the first two bytes of either header. The ECN bits beside it stay. What cannot be written stays as it is. */
+/* The DSCP is in the first two bytes of either header. The ECN bits stay. On failure the packet stays unchanged. */
 static __noinline int write_dscp(struct __sk_buff *skb, const struct packet *p, __u32 dscp)
 {
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);

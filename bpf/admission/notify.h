@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Who learns of a decision: the qdisc by a stamp on the packet, the daemon by counters and by an event for each refusal,
- * the sender by SIGURG where its rule asks for it. (The ENOBUFS that the sender gets comes from the drop itself.)
- * Decides nothing.
+ * Reports a decision: to the qdisc by a stamp on the packet, to the daemon by counters and an event for each refusal,
+ * to the sender by SIGURG where its rule asks for it. (The sender's ENOBUFS comes from the drop itself.) Decides
+ * nothing.
  */
 #ifndef GIVEWAY_ADMISSION_NOTIFY_H
 #define GIVEWAY_ADMISSION_NOTIFY_H
 
 #include "classify.h"
 #include "deadline.h"
-#include "../detour.h"
+#include "../redirect.h"
 #include "../sockets.h"
 
 #define SIGURG 23
@@ -29,7 +29,7 @@ static __always_inline struct gw_admission_counters *counters_at(__u32 number)
 	return bpf_map_lookup_elem(&admission_counters, &number);
 }
 
-/* To the daemon, which reads these events at every poll. */
+/* The daemon reads these events at every poll. */
 static __noinline void report_refusal(struct __sk_buff *skb, const struct packet *p, const struct promise *promise,
 				      struct gw_admission_counters *counters, __u64 now_ns)
 {
@@ -50,20 +50,20 @@ static __noinline void report_refusal(struct __sk_buff *skb, const struct packet
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
-/* Where this is not the sender's context, the signal is ignored by whatever task did not ask for it. */
+/* Outside of the sender's context, a task that did not ask for the signal ignores it. */
 static __always_inline void signal_sender(const struct gw_rule *rule)
 {
 	if (rule && rule->signal && bpf_ksym_exists(bpf_send_signal_task))
 		bpf_send_signal_task(bpf_get_current_task_btf(), SIGURG, PIDTYPE_TGID, 0);
 }
 
-/* A packet of a local socket mostly has its flow's hash by then. */
+/* A packet of a local socket mostly has its flow's hash already. */
 static __always_inline __u32 hash_of_flow(struct __sk_buff *skb)
 {
 	return skb->sk && skb->hash ? skb->hash : bpf_get_hash_recalc(skb);
 }
 
-/* The daemon knows what its sender has in flight over this link, whatever the packet itself has become (ESP). */
+/* Whether the daemon counts it in the sender's bytes in flight over this link, whatever the packet has become (ESP). */
 static __always_inline bool is_of_tcp_socket(struct __sk_buff *skb)
 {
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
@@ -72,12 +72,12 @@ static __always_inline bool is_of_tcp_socket(struct __sk_buff *skb)
 
 	if (!sk || !is_full(sk) || sk->sk_protocol != IPPROTO_TCP || !in_our_netns(sk))
 		return false;
-	/* Else the sender's route is a tunnel. */
+	/* Otherwise the sender's route is a tunnel. */
 	device = egress_device(sk);
 	return device && (__u32)device->ifindex == skb->ifindex;
 }
 
-/* To what serves: see STAMP_MAGIC. htb takes the class from the priority. */
+/* For the backend: see STAMP_MAGIC. htb takes the class from the priority. */
 static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_config *config, enum gw_band band,
 				  const struct promise *promise, __u32 work_ns, __u64 now_ns)
 {
@@ -85,7 +85,7 @@ static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_co
 	struct gw_admission_counters *counters;
 	__u32 class = config->class_of_band[band];
 
-	/* Nothing of ours reads it; and what is only best effort needs no queue. */
+	/* No backend reads it, and plain best effort needs no queue. */
 	if (config->backend == GW_BACKEND_NONE && band == GW_BEST_EFFORT)
 		return;
 	counters = counters_at(config->number);
@@ -108,14 +108,14 @@ static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_co
 		__sync_fetch_and_add(&counters->packets[band], 1);
 }
 
-/* What has a limit and has not been there yet: see detour.h. It is counted and marked as it comes back. */
-static __always_inline bool takes_detour(struct __sk_buff *skb, const struct gw_link_config *config, __u32 treatment)
+/* Sends a packet with a limit to the ifb first (redirect.h). It is counted and marked on its return. */
+static __always_inline bool redirect_to_limit(struct __sk_buff *skb, const struct gw_link_config *config, __u32 treatment)
 {
 	__u32 limit = limit_of(treatment);
 
-	if (!limit || !(config->flags & GW_DETOUR) || has_come_back(skb))
+	if (!limit || !(config->flags & GW_REDIRECT) || has_returned(skb))
 		return false;
-	send_round(skb, limit, hash_of_flow(skb), treatment & GW_CLASS_MASK);
+	mark_for_redirect(skb, limit, hash_of_flow(skb), treatment & GW_CLASS_MASK);
 	return true;
 }
 

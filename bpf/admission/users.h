@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Whose packet it is, and whether its user has had its share of what can be promised. Anyone may ask for deadlines, so
- * while several users do, each has a share of the time to its deadlines; beyond it a promise must leave most of that
- * time free (`crowd_ns` in slack.h). That holds nobody below the whole rate: what is left over is anyone's, but only in
- * short queues.
+ * The user of a packet, and that user's share of the promises. Anyone may ask for deadlines, so while several users do,
+ * each has a share of the time to its deadlines; beyond its share, a promise must leave most of that time free
+ * (`crowd_ns` in slack.h). That keeps nobody below the whole rate: leftover time is open to all, but only in short
+ * queues.
  *
- * What has no socket, as what is forwarded, is one user's. A user who may use many numbers (subordinate ones, by a user
- * namespace) counts as many.
+ * Packets without a socket, such as forwarded ones, are of one user. A user with many uids (subordinate ones, in a user
+ * namespace) counts as many users.
  */
 #ifndef GIVEWAY_ADMISSION_USERS_H
 #define GIVEWAY_ADMISSION_USERS_H
@@ -14,23 +14,23 @@
 #include "../link.h"
 #include "../sockets.h"
 
-/* A user counts for one to two of these after it has asked for a deadline: 8.6 s each. */
+/* A user counts for one to two epochs of 8.6 s after it has asked for a deadline. */
 #define EPOCH_SHIFT 33
-/* Each packet is charged at least this, so that small ones do not fill the band: it holds GW_PROMISES of them. */
+/* The least charge for a packet, so that small ones do not fill the band: it holds GW_PROMISES of them. */
 #define LEAST_CHARGE_NS (((__u64)GW_SLOTS << GW_SLOT_SHIFT) / GW_PROMISES)
 
-/* With more users than these, shares are as if there were so many: one who has many numbers shall not leave nothing. */
+/* Above this number of users, shares stop shrinking: one user with many uids must not leave nothing to the others. */
 #define MOST_SHARES 16
 
 struct user {
 	__u64 charged_ns; /* until when its promises would keep a link of its share busy */
-	__u32 epoch;      /* in which it asked last */
+	__u32 epoch;      /* of its last request */
 	__u32 reserved;
 };
 
 /*
- * By the link, and a hash of the uid: two users with the same one share a share. What is kept of a user is over with time,
- * so nothing has to be removed.
+ * By link and by a hash of the uid: two users with the same hash share a share. Entries expire with time, so nothing
+ * has to be removed.
  */
 #define USERS_SHIFT 10
 
@@ -41,10 +41,10 @@ struct {
 	__type(value, struct user);
 } users SEC(".maps");
 
-/* What bpf_get_socket_uid() gives where there is no socket. */
+/* What bpf_get_socket_uid() returns without a socket. */
 #define NOBODY 65534
 
-/* As that, without a call: each packet with a deadline comes by here. */
+/* The same without a call, since each packet with a deadline needs it. */
 static __always_inline __u32 uid_of(struct __sk_buff *skb)
 {
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
@@ -70,7 +70,7 @@ static __always_inline struct user *user_at(__u32 number, __u32 uid)
 	return bpf_map_lookup_elem(&users, &place);
 }
 
-/* How many users ask for deadlines, this one included. Under the lock. */
+/* The number of users that ask for deadlines, including this one. Under the lock. */
 static __always_inline __u32 count_users(struct gw_link *link, struct user *user, __u64 now_ns)
 {
 	__u32 epoch = (now_ns >> EPOCH_SHIFT) + 1, users;
@@ -89,8 +89,8 @@ static __always_inline __u32 count_users(struct gw_link *link, struct user *user
 }
 
 /*
- * Until when a link of the user's share would be busy with one more promise. Who is alone is charged as one of two, so
- * that what it holds already counts when another comes.
+ * Until when a link of the user's share would be busy with one more promise. A lone user is charged as one of two, so
+ * that its promises already count when another comes.
  */
 static __always_inline __u64 charge(const struct gw_link_config *config, const struct user *user, __u32 users,
 				    __u64 work_ns, __u32 packets, __u64 now_ns)
@@ -104,7 +104,7 @@ static __always_inline __u64 charge(const struct gw_link_config *config, const s
 	return begin_ns + (config->user_percent ? charged_ns * 100 / config->user_percent : charged_ns * users);
 }
 
-/* Alone, a user owes nothing beyond the deadline that it was just promised. */
+/* A lone user owes nothing beyond the deadline that it was just promised. */
 static __always_inline void charge_alone(struct user *user, __u64 charged_ns, __u64 deadline_ns)
 {
 	if (charged_ns > deadline_ns)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What a background transfer's window becomes at the end of each round, for the sender's half and the receiver's:
- * LEDBAT++ and what it leaves open. docs/background.md has the formulas, their units and why each is as it is. In come
- * the round's least round-trip time, and what arrived and was lost in it; no socket is touched.
+ * The window of a background transfer at the end of each round, for the sender's half and the receiver's: LEDBAT++ and
+ * what it leaves open. docs/explanation/background.md has the formulas, their units and reasons. In come the round's least
+ * round-trip time, its arrivals and losses; no socket is touched.
  */
 #ifndef GIVEWAY_LEDBAT_RULE_H
 #define GIVEWAY_LEDBAT_RULE_H
 
-#include "../moment.h"
+#include "../timestamp.h"
 
-/* Windows are in packets / 1024, times in microseconds where it says us and in milliseconds where it says ms. `now` is in ms too. */
+/* Windows are in packets / 1024, times in us or ms as their names say. `now` is in ms. */
 #define PACKET 1024
 #define LEAST (2 * PACKET)
 #define MOST (1U << 30)
@@ -34,7 +34,7 @@
 #define BLIND 8
 #define BETWEEN 4
 #define BLIND_MAX_MS 32000U
-#define LOOK_AGAIN_MS 3000U
+#define RETRY_MS 3000U
 #define STRIKES 3
 #define GRACE_ROUNDS 4
 #define AGAIN_MS 4000U
@@ -48,24 +48,24 @@
 #define QUEUE_FADES 32
 #define ROUTE_US 16000000U
 #define ROUTE_ROUNDS 16
-#define ROUTE_MOST_US 1000000U /* longer: a queue, as this machine's own that lets nothing but a minimum rate pass */
+#define ROUTE_MOST_US 1000000U /* a longer delay is a queue, such as this machine's own at its minimum rate */
 #define LOSS_ONE 65536U
 #define LOSS_WINDOW 1024U
-#define TRIAL_PACKETS 512U
-#define TRIAL_ROUNDS 3 /* that lose */
-#define TRIAL_EVERY 3 /* losses; `trial_in` has two bits */
-#define CLEAN_PACKETS 1024U /* without a loss: none is random */
+#define PROBE_PACKETS 512U
+#define PROBE_ROUNDS 3      /* with losses */
+#define PROBE_EVERY 3       /* losses; `probe_in` has two bits */
+#define CLEAN_PACKETS 1024U /* without a loss: no loss is random */
 #define PLATEAU_MS 5000U
 #define IDLE_MS 1000U
 #define IDLE_PACKETS 10
-#define LONG_RAMP_MS (1U << 26) /* a slowdown's: nine times as long is a number too */
+#define LONG_RAMP_MS (1U << 26) /* of a slowdown; nine times this must not overflow */
 
 enum mode {
 	START, /* the first slow start */
 	AVOID, /* by the draft's rule */
-	HOLD, /* a slowdown: two packets */
-	RAMP, /* back to `goal`, doubling */
-	YIELD, /* two packets, for somebody else sends */
+	HOLD,  /* a slowdown: two packets */
+	RAMP,  /* doubles up to `goal` */
+	YIELD, /* two packets, since another flow sends */
 };
 
 struct ledbat {
@@ -73,60 +73,62 @@ struct ledbat {
 	__u32 goal; /* of the ramp */
 	__u32 base_us;
 	__u32 base_next_us; /* of the younger half of the history */
-	struct gw_moment base_since;
+	struct gw_timestamp base_since;
 	__u32 round_end; /* tp->delivered */
-	__u32 round_us; /* the round's least */
-	struct gw_moment mode_since;
+	__u32 round_us;  /* the round's least */
+	struct gw_timestamp mode_since;
 	union {
-		__u32 slowdown_in_ms; /* the next one, after `mode_since`; of AVOID */
-		struct gw_moment between; /* when others' packets were last served between ours; of YIELD */
+		__u32 slowdown_in_ms;        /* time to the next slowdown after `mode_since`; of AVOID */
+		struct gw_timestamp between; /* when others' packets were last served between ours; of YIELD */
 	};
-	struct gw_moment clear; /* since when nobody else is seen */
-	struct gw_moment yield_end;
-	__u32 lull_us; /* the least delay of late, while it yields */
-	__u32 floor; /* what is lost however slowly we send, of LOSS_ONE */
-	__u32 loss_window; /* the window at the last loss of our own making */
-	struct gw_moment loss;
-	struct gw_moment band; /* since when the delay is as one of our kind holds it */
-	__u32 peak; /* packets a second */
-	struct gw_moment round; /* when it began */
+	struct gw_timestamp clear; /* since when no other flow is seen */
+	struct gw_timestamp yield_end;
+	__u32 lull_us;     /* recent least delay; of YIELD */
+	__u32 floor;       /* losses that do not depend on our rate, of LOSS_ONE */
+	__u32 loss_window; /* the window at the last loss that we caused */
+	struct gw_timestamp loss;
+	struct gw_timestamp band;  /* since when the delay looks like another LEDBAT++ flow's */
+	__u32 peak;                /* packets a second */
+	struct gw_timestamp round; /* when it began */
 	union {
-		__u16 queue; /* others', of late, in QUEUE_US; of YIELD */
-		struct gw_moment foreign; /* since when each sample is not ours; of AVOID, where `is_foreign` */
+		__u16 queue; /* others' recent queue, in QUEUE_US; of YIELD */
+		/* since when no sample is explained by our own queue; of AVOID, if `is_foreign` */
+		struct gw_timestamp foreign;
 	};
-	__u16 lull_rounds; /* since then */
-	__u16 lull_near; /* of these with hardly more */
-	__u16 learnt_us; /* the target is at most this */
-	__u16 hold_ms; /* of the next yield */
-	__u16 epoch; /* in which the moments were last bounded */
+	__u16 lull_rounds; /* since `lull_us` began */
+	__u16 lull_near;   /* of these, how many were close to `lull_us` */
+	__u16 learnt_us;   /* upper bound of the target */
+	__u16 hold_ms;     /* of the next yield */
+	__u16 epoch;       /* of the last bounding of the timestamps */
 	__u16 round_lost;
 	__u16 round_delivered;
-	__u16 trial_left; /* packets */
-	__u16 delivered; /* of the loss window, in packets */
+	__u16 probe_left; /* packets */
+	__u16 delivered;  /* of the loss window, in packets */
 	__u16 lost;
 	__u16 clean; /* packets since the last loss */
-	__u16 pair; /* the round trip of the second of two packets with nobody between, in PAIR_US; 0: unknown */
+	__u16 pair;  /* round trip of the second of two packets with nothing in between, in PAIR_US; 0: unknown */
 	__u8 mode : 3;
-	__u8 is_foreign : 1; /* each sample since `foreign` */
-	__u8 is_between : 1; /* others' packets are served between ours: known of this YIELD */
+	__u8 is_foreign : 1;     /* each sample since `foreign` */
+	__u8 is_between : 1;     /* others' packets are served between ours; known of this YIELD */
 	__u8 has_set_pacing : 1; /* it was not paced before */
-	__u8 was_clean : 1; /* before the loss that began the last trial */
-	__u8 looks_again : 1; /* soon: who was there may have been of our kind, and have yielded as well; of YIELD and RAMP */
-	__u8 rounds : 4; /* since the mode was entered, 15 at most */
-	__u8 trial_lost : 4; /* rounds */
-	__u8 trial_in : 2; /* so many losses */
-	__u8 suspects : 1; /* somebody else; of HOLD */
-	__u8 was_foreign : 1; /* the delay of the round before, of AVOID; of HOLD: it stands by */
-	__u8 strikes : 3; /* against the ramp */
-	__u8 waits_always : 1; /* each second packet, of YIELD */
-	__u8 is_limited : 1; /* by the window, in this round */
-	__u8 is_marked : 1; /* by ECN */
-	__u8 began_slow : 1; /* the trial was begun in slow start */
-	__u8 from_yield : 1; /* the ramp */
-	__u8 lull_lost : 1; /* something, in these rounds */
-	__u8 is_queueless : 1; /* the last loss of our own making */
-	__u8 is_held : 1; /* by a delay, in this round of a slow start */
-	__u8 is_shared : 1; /* others' packets stand in the same queue */
+	__u8 was_clean : 1;      /* before the loss that began the last loss probe */
+	/* soon: the other flow may be a LEDBAT++ flow that has yielded as well; of YIELD and RAMP */
+	__u8 retries_soon : 1;
+	__u8 rounds : 4;       /* since the mode was entered, 15 at most */
+	__u8 probe_lost : 4;   /* rounds */
+	__u8 probe_in : 2;     /* so many losses */
+	__u8 is_tentative : 1; /* tentative back-off; of HOLD */
+	__u8 was_foreign : 1;  /* foreign delay in the round before, of AVOID; of HOLD: standing by */
+	__u8 strikes : 3;      /* losses and delays against this ramp */
+	__u8 waits_always : 1; /* each second packet has waited; of YIELD */
+	__u8 is_limited : 1;   /* by the window, in this round */
+	__u8 is_marked : 1;    /* by ECN */
+	__u8 began_slow : 1;   /* the loss probe began in slow start */
+	__u8 from_yield : 1;   /* the ramp */
+	__u8 lull_lost : 1;    /* something, in these rounds */
+	__u8 is_queueless : 1; /* the last loss that we caused showed no queue */
+	__u8 is_held : 1;      /* growth stopped by a delay, in this round of a slow start */
+	__u8 is_shared : 1;    /* other LEDBAT++ flows share the queue */
 };
 
 static __always_inline __u32 least(__u32 a, __u32 b)
@@ -146,7 +148,7 @@ static __always_inline __u32 gain_divisor(const struct ledbat *ca)
 	return least(GAIN_DIVISOR, (2 * TARGET_US + base_us - 1) / base_us);
 }
 
-/* Whatever was learnt of the queue: others of our kind on the same path need not have learnt it. */
+/* Without what was learnt of the queue: other LEDBAT++ flows on the path need not have learnt it. */
 static __always_inline __u32 path_target_us(const struct ledbat *ca)
 {
 	return least(greatest(ca->base_us / 8, TARGET_FLOOR_US), TARGET_US);
@@ -157,25 +159,25 @@ static __always_inline __u32 target_us(const struct ledbat *ca)
 	return least(path_target_us(ca), ca->learnt_us);
 }
 
-/* Up to here it may be a single packet of somebody's. */
+/* Up to here it may be a single packet of another flow. */
 static __always_inline __u32 clear_us(__u32 target)
 {
 	return greatest(target / 4, least(target, 2000)) + CLEAR_US;
 }
 
-/* A slow start ends here. */
+/* Slow start ends here. */
 static __always_inline __u32 climb_us(__u32 target)
 {
 	return greatest(target / 4 * 3, clear_us(target));
 }
 
-/* The delay that nobody makes who keeps to this target, whatever the path's jitter. */
+/* No flow that keeps to this target makes more delay than this, whatever the path's jitter. */
 static __always_inline __u32 foreign_us(__u32 target, __u32 jitter_us)
 {
 	return target / 2 * 3 + greatest(target / 4, FOREIGN_FLOOR_US) + jitter_us;
 }
 
-/* A small window may see a longer queue than a large one, so that they become equal whatever each takes for the base. */
+/* A smaller window tolerates a longer queue, so that windows converge whatever base each flow assumes. */
 static __always_inline __u32 own_target_us(const struct ledbat *ca, __u32 delay_us)
 {
 	__u32 target = target_us(ca), packets = ca->window / PACKET;
@@ -184,8 +186,8 @@ static __always_inline __u32 own_target_us(const struct ledbat *ca, __u32 delay_
 	return least(target / 2 + SHARE_PACKETS * rtt_us / greatest(packets, 2), target / 2 * 3);
 }
 
-/* Before all else that happens. */
-static __always_inline void bound_moments(struct ledbat *ca, __u64 now)
+/* Called first, on every event. */
+static __always_inline void bound_timestamps(struct ledbat *ca, __u64 now)
 {
 	bool is_long;
 
@@ -200,17 +202,17 @@ static __always_inline void bound_moments(struct ledbat *ca, __u64 now)
 	ca->round = bounded(ca->round, now, is_long);
 	if (ca->mode == YIELD)
 		ca->between = bounded(ca->between, now, is_long);
-	/* An epoch is longer than any half of a round trip. */
+	/* An epoch is longer than half of any round trip. */
 	ca->is_foreign = 0;
 }
 
 static __always_inline void enter(struct ledbat *ca, enum mode mode, __u64 now)
 {
 	ca->mode = mode;
-	ca->mode_since = moment_of(now);
+	ca->mode_since = timestamp_of(now);
 	ca->rounds = 0;
 	ca->was_foreign = 0;
-	ca->suspects = 0;
+	ca->is_tentative = 0;
 }
 
 static __always_inline void avoid(struct ledbat *ca, __u64 now, __u32 slowdown_in_ms)
@@ -219,7 +221,7 @@ static __always_inline void avoid(struct ledbat *ca, __u64 now, __u32 slowdown_i
 	ca->slowdown_in_ms = slowdown_in_ms;
 }
 
-/* Takes back what stands in the queue beyond this. */
+/* Reduces the window by what stands in the queue beyond this. */
 static __always_inline void drain(struct ledbat *ca, __u32 delay_us, __u32 to_us)
 {
 	__u32 excess = (__u64)ca->window * (delay_us - least(to_us, delay_us)) / (ca->base_us + delay_us);
@@ -227,7 +229,7 @@ static __always_inline void drain(struct ledbat *ca, __u32 delay_us, __u32 to_us
 	ca->window = greatest(ca->window - least(excess, ca->window / 2), LEAST);
 }
 
-/* What the path held at the highest rate that we had. */
+/* The path's capacity at our highest rate. */
 static __always_inline __u32 pipe(const struct ledbat *ca)
 {
 	return least((__u64)ca->peak * least(ca->base_us, 1000000) / (USEC_PER_SEC / PACKET), MOST);
@@ -251,24 +253,24 @@ __noinline int yield(struct ledbat *ca __arg_nonnull, __u64 now)
 {
 	bool again = age_ms(ca->yield_end, now) < greatest(AGAIN_MS, 2 * ca->hold_ms);
 
-	if (!ca->looks_again)
+	if (!ca->retries_soon)
 		ca->hold_ms = again ? least(2 * ca->hold_ms, YIELD_MAX_MS) : greatest(ca->hold_ms / 2, YIELD_MS);
 	if (ca->mode == START || ca->mode == AVOID)
 		ca->goal = greatest(ca->window, pipe(ca));
-	/* Whoever makes us lose something is none of our kind. */
+	/* A flow that causes us losses is no LEDBAT++ flow. */
 	if (ca->round_lost || has_just_lost(ca, now))
 		ca->is_shared = 0;
 	ca->window = LEAST;
-	ca->clear = moment_of(now);
-	ca->band = moment_of(now);
+	ca->clear = timestamp_of(now);
+	ca->band = timestamp_of(now);
 	begin_lull(ca);
 	ca->queue = 0;
 	ca->is_between = 0;
 	ca->waits_always = 1;
-	ca->between = moment_of(now);
-	ca->looks_again = 0;
-	ca->trial_left = TRIAL_PACKETS;
-	ca->trial_lost = 0;
+	ca->between = timestamp_of(now);
+	ca->retries_soon = 0;
+	ca->probe_left = PROBE_PACKETS;
+	ca->probe_lost = 0;
 	enter(ca, YIELD, now);
 	return 0;
 }
@@ -278,12 +280,12 @@ static __always_inline void ramp(struct ledbat *ca, __u64 now, bool from_yield)
 	enter(ca, RAMP, now);
 	ca->from_yield = from_yield;
 	ca->strikes = 0;
-	ca->trial_left = 0;
+	ca->probe_left = 0;
 	if (from_yield)
-		ca->yield_end = moment_of(now);
+		ca->yield_end = timestamp_of(now);
 }
 
-/* The least of the last five to ten minutes, less what is seen while somebody else fills the queue. */
+/* The minimum of the last five to ten minutes, without rounds in which another flow fills the queue. */
 static __always_inline void note_rtt(struct ledbat *ca, __u32 rtt_us, __u64 now)
 {
 	ca->round_us = least(ca->round_us, rtt_us);
@@ -293,7 +295,7 @@ static __always_inline void note_rtt(struct ledbat *ca, __u32 rtt_us, __u64 now)
 		return;
 	ca->base_us = ca->base_next_us;
 	ca->base_next_us = UNKNOWN_US;
-	ca->base_since = moment_of(now);
+	ca->base_since = timestamp_of(now);
 }
 
 static __always_inline void grow(struct ledbat *ca, __u32 acked, __u32 rtt_us)
@@ -313,7 +315,7 @@ static __always_inline void grow(struct ledbat *ca, __u32 acked, __u32 rtt_us)
 	ca->window = least(ca->window, MOST);
 }
 
-/* What is lost is no more than what is lost at any rate. */
+/* No more is lost than independently of our rate. */
 static __always_inline bool is_tolerable(const struct ledbat *ca)
 {
 	return ca->floor && (__u64)ca->lost * LOSS_ONE <= 2ULL * ca->floor * ca->delivered + 4 * LOSS_ONE;
@@ -330,32 +332,32 @@ static __always_inline void note_loss(struct ledbat *ca)
 	}
 }
 
-/* Where nothing queues before it is lost, others need room for their first packets. */
+/* Where a loss shows no queue, others need room for their first packets. */
 static __always_inline __u32 below_loss(const struct ledbat *ca)
 {
 	return ca->loss_window - ca->loss_window / (ca->is_queueless ? 8 : 16);
 }
 
-/* A queue that loses at this delay is no longer than this. */
+/* A queue that drops at this delay is no longer than this. */
 static __always_inline void learn_target(struct ledbat *ca, __u32 delay_us)
 {
 	ca->learnt_us = least(ca->learnt_us, greatest(least(delay_us, target_us(ca)) / 2, LEARNT_FLOOR_US));
 }
 
-static __always_inline void end_trial(struct ledbat *ca, __u64 now)
+static __always_inline void end_probe(struct ledbat *ca, __u64 now)
 {
 	bool yields = ca->mode == YIELD;
 
-	ca->trial_left = 0;
-	ca->trial_in = TRIAL_EVERY;
-	/* A loss that does not depend on us has been there before. */
-	if (!yields && ca->trial_lost >= TRIAL_ROUNDS && ca->was_clean) {
+	ca->probe_left = 0;
+	ca->probe_in = PROBE_EVERY;
+	/* A loss that does not depend on us would have occurred before. */
+	if (!yields && ca->probe_lost >= PROBE_ROUNDS && ca->was_clean) {
 		ca->loss_window = 0;
 		yield(ca, now);
 		return;
 	}
-	if (ca->trial_lost >= TRIAL_ROUNDS) {
-		ca->floor = greatest(LOSS_ONE / TRIAL_PACKETS * ca->trial_lost, ca->floor);
+	if (ca->probe_lost >= PROBE_ROUNDS) {
+		ca->floor = greatest(LOSS_ONE / PROBE_PACKETS * ca->probe_lost, ca->floor);
 		ca->learnt_us = TARGET_US;
 		if (!yields)
 			ca->window = greatest(ca->window, ca->loss_window);
@@ -369,12 +371,12 @@ static __always_inline void end_trial(struct ledbat *ca, __u64 now)
 		ca->rounds = 0;
 }
 
-/* Sends half as much, to see whether less is lost. */
-static __always_inline void begin_trial(struct ledbat *ca, __u64 now)
+/* Halves the rate, to see whether losses fall. */
+static __always_inline void begin_probe(struct ledbat *ca, __u64 now)
 {
 	ca->began_slow = ca->mode == START;
-	ca->trial_left = TRIAL_PACKETS;
-	ca->trial_lost = 0;
+	ca->probe_left = PROBE_PACKETS;
+	ca->probe_lost = 0;
 	ca->was_clean = ca->clean >= CLEAN_PACKETS;
 	ca->rounds = 0;
 	ca->window = greatest(ca->window / 2, LEAST);
@@ -387,31 +389,34 @@ static __always_inline bool is_heavy(const struct ledbat *ca)
 	return ca->round_lost >= 4 && ca->round_lost * 16 > ca->round_delivered + ca->round_lost;
 }
 
-/* Who else is of our kind yields within these rounds. */
+/* Another LEDBAT++ flow yields within these rounds. */
 static __always_inline void strike(struct ledbat *ca, bool is_final, __u64 now)
 {
-	bool looks_again = !ca->looks_again;
+	bool retries_soon = !ca->retries_soon;
 
 	if (++ca->strikes < STRIKES && !is_final)
 		return;
-	/* The link may have become slower for good, unless somebody was seen. On a slower one each second packet waits. */
+	/*
+	 * Unless another flow was seen, the link may have become slower for good. On a slower link each second packet
+	 * waits.
+	 */
 	if (!ca->is_between || ca->waits_always)
 		ca->peak -= ca->peak / 8;
 	if (ca->is_queueless || (ca->is_between && ca->waits_always))
 		ca->goal -= ca->goal / 8;
 	yield(ca, now);
-	ca->looks_again = looks_again;
+	ca->retries_soon = retries_soon;
 }
 
-/* Somebody else is served in between, from a queue of his own. */
+/* Another flow is served in between, from its own queue. */
 static __always_inline bool has_lost_share(const struct ledbat *ca, __u32 rate)
 {
-	return ca->is_limited && !ca->is_shared && !ca->trial_left && rate < ca->peak / 8 * 5;
+	return ca->is_limited && !ca->is_shared && !ca->probe_left && rate < ca->peak / 8 * 5;
 }
 
 static __always_inline void suffer_loss(struct ledbat *ca, __u32 delay_us, __u32 rate, bool is_sender, __u64 now)
 {
-	/* On the way up it is below the last loss because we went down, not because somebody else came. */
+	/* While ramping up, the window is below the last loss because we reduced it, not because of another flow. */
 	bool fell = ca->mode == AVOID && ca->loss_window && ca->window < ca->loss_window / 4 * 3;
 
 	if (ca->mode == RAMP && ca->from_yield) {
@@ -424,8 +429,8 @@ static __always_inline void suffer_loss(struct ledbat *ca, __u32 delay_us, __u32
 		return;
 	if (ca->mode == AVOID && has_lost_share(ca, rate))
 		fell = true;
-	/* Where nothing queues, what stays below the window that lost loses nothing by itself; somebody else's sender may. */
-	if (ca->mode == AVOID && ca->loss_window && ca->is_queueless && !ca->trial_left &&
+	/* Without a queue, a window below the one that lost causes no loss by itself; another flow may. */
+	if (ca->mode == AVOID && ca->loss_window && ca->is_queueless && !ca->probe_left &&
 	    (ca->was_clean || (is_sender && ca->clean >= CLEAN_PACKETS)) && delay_us < LEARNT_FLOOR_US &&
 	    age_ms(ca->loss, now) < PLATEAU_MS && age_ms(ca->loss, now) > 3 * (ca->base_us / 1000) &&
 	    ca->window <= below_loss(ca)) {
@@ -433,73 +438,76 @@ static __always_inline void suffer_loss(struct ledbat *ca, __u32 delay_us, __u32
 		yield(ca, now);
 		return;
 	}
-	if (ca->mode == AVOID && ca->rounds >= GRACE_ROUNDS && (is_heavy(ca) || (fell && !ca->trial_left))) {
+	if (ca->mode == AVOID && ca->rounds >= GRACE_ROUNDS && (is_heavy(ca) || (fell && !ca->probe_left))) {
 		ca->loss_window = 0;
 		yield(ca, now);
 		return;
 	}
-	if (ca->trial_left)
+	if (ca->probe_left)
 		return;
-	ca->loss = moment_of(now);
+	ca->loss = timestamp_of(now);
 	ca->is_queueless = delay_us < LEARNT_FLOOR_US;
 	if (!ca->floor)
 		learn_target(ca, delay_us);
 	drain(ca, delay_us, target_us(ca));
-	/* A slow start has gone on growing until the loss was seen. */
+	/* Slow start kept growing until the loss was seen. */
 	if (ca->mode == START)
 		ca->window = greatest(least(ca->window, pipe(ca)), LEAST);
 	ca->loss_window = ca->window;
-	if (!ca->is_marked && !ca->trial_in) {
-		begin_trial(ca, now);
+	if (!ca->is_marked && !ca->probe_in) {
+		begin_probe(ca, now);
 		return;
 	}
-	ca->trial_in -= ca->trial_in > 0;
+	ca->probe_in -= ca->probe_in > 0;
 	ca->window = greatest(below_loss(ca), LEAST);
 	if (ca->mode != AVOID)
 		avoid(ca, now, SLOWDOWN_EVERY_MS);
 }
 
 /*
- * Where others of our kind are known to be, as on air that several share, a delay that is not ours may be over as soon as
- * our packets have left the queue: a slowdown tells.
+ * Where other LEDBAT++ flows are known, as on a shared wireless medium, a foreign delay may end as soon as our packets
+ * have left the queue. A slowdown tells: tentative back-off.
  */
-static __always_inline void suspect(struct ledbat *ca, __u64 now)
+static __always_inline void back_off_tentatively(struct ledbat *ca, __u64 now)
 {
-	if (!ca->is_shared || ca->trial_left || ca->round_lost || has_just_lost(ca, now)) {
+	if (!ca->is_shared || ca->probe_left || ca->round_lost || has_just_lost(ca, now)) {
 		yield(ca, now);
 		return;
 	}
 	ca->goal = ca->window / 4 * 3;
 	ca->window = LEAST;
 	enter(ca, HOLD, now);
-	ca->suspects = 1;
+	ca->is_tentative = 1;
 }
 
 static __always_inline void steer(struct ledbat *ca, __u32 delay_us, __u32 jitter_us, __u32 rate, bool is_sender, __u64 now)
 {
 	__u32 target = own_target_us(ca, delay_us);
 	/* A lone small packet's acknowledgement may be late by itself. */
-	bool can_tell = ca->is_limited && ca->rounds >= GRACE_ROUNDS;
-	/* A receiver cannot end a round before its time, and two would take too long. */
+	bool is_conclusive = ca->is_limited && ca->rounds >= GRACE_ROUNDS;
+	/* A receiver cannot end a round early, and two rounds would take too long. */
 	bool was_foreign = ca->was_foreign || !is_sender;
-	/* A sender that paces by a model of the path (BBR) uses all of the offered window now and then: that queue is our own. */
+	/*
+	 * A sender that paces by a model of the path (BBR) fills the offered window now and then: that queue is our
+	 * own.
+	 */
 	bool is_own = !is_sender && rate >= ca->peak / 16 * 15;
 
-	ca->was_foreign = can_tell && !is_own && delay_us > foreign_us(target_us(ca), jitter_us);
-	if (can_tell && (delay_us > CLEAR_US || has_just_lost(ca, now)) && has_lost_share(ca, rate)) {
+	ca->was_foreign = is_conclusive && !is_own && delay_us > foreign_us(target_us(ca), jitter_us);
+	if (is_conclusive && (delay_us > CLEAR_US || has_just_lost(ca, now)) && has_lost_share(ca, rate)) {
 		yield(ca, now);
 		return;
 	}
 	if (ca->was_foreign && was_foreign) {
-		suspect(ca, now);
+		back_off_tentatively(ca, now);
 		return;
 	}
 	/* For a while it stays below the window that lost. */
-	if (ca->is_limited && !ca->trial_left && !(has_just_lost(ca, now) && ca->window >= below_loss(ca)))
+	if (ca->is_limited && !ca->probe_left && !(has_just_lost(ca, now) && ca->window >= below_loss(ca)))
 		ca->window = least(ca->window + PACKET / gain_divisor(ca), MOST);
 	if (delay_us > target)
 		drain(ca, delay_us, target);
-	if (age_ms(ca->mode_since, now) >= ca->slowdown_in_ms && !ca->trial_left) {
+	if (age_ms(ca->mode_since, now) >= ca->slowdown_in_ms && !ca->probe_left) {
 		ca->goal = ca->window;
 		ca->window = LEAST;
 		enter(ca, HOLD, now);
@@ -507,8 +515,9 @@ static __always_inline void steer(struct ledbat *ca, __u32 delay_us, __u32 jitte
 }
 
 /*
- * Of two packets sent at once the second waits for whatever is served in between: a queue for each flow (fq_codel) shows
- * others by nothing else, and a short one (CoDel) by it alone while they recover. `rtt_us` is the second's.
+ * Of two packets sent at once the second waits for whatever is served in between. A queue per flow (fq_codel) shows
+ * other flows by nothing else; a short one (CoDel) shows them by this alone while they recover. `rtt_us`: of the
+ * second.
  */
 static __always_inline void note_pair(struct ledbat *ca, __u32 rtt_us, __u64 now)
 {
@@ -525,21 +534,21 @@ static __always_inline void note_pair(struct ledbat *ca, __u32 rtt_us, __u64 now
 		ca->waits_always = 0;
 	} else if ((pair - ca->pair) * PAIR_US > greatest(USEC_PER_SEC / 2 / greatest(ca->peak, 1), PAIR_JITTER_US)) {
 		ca->is_between = 1;
-		ca->between = moment_of(now);
+		ca->between = timestamp_of(now);
 	} else {
 		ca->waits_always = 0;
 	}
 }
 
-/* How long nobody must have been seen. Where the others' queue is short, an empty one says nothing. */
+/* How long no other flow must be seen. Where the others' queue is short, an empty one proves nothing. */
 static __always_inline bool is_gone(const struct ledbat *ca, bool is_sender, __u64 now)
 {
 	__u32 clear_ms = age_ms(ca->clear, now);
 
-	/* Two receivers that have met would come back together, and meet again: each waits a little more or less. */
+	/* Two receivers that have met would return together and meet again, so the time is randomised. */
 	if (!is_sender)
 		clear_ms = (__u64)clear_ms * (192 + (((ca->mode_since.ms ^ ca->peak) * 2654435761U) >> 25)) / 256;
-	if (ca->looks_again && !ca->is_between && clear_ms >= LOOK_AGAIN_MS)
+	if (ca->retries_soon && !ca->is_between && clear_ms >= RETRY_MS)
 		return true;
 	if (ca->queue * QUEUE_US > greatest(ca->base_us / 4, SHORT_US))
 		return clear_ms >= ca->hold_ms;
@@ -550,11 +559,11 @@ static __always_inline bool is_gone(const struct ledbat *ca, bool is_sender, __u
 
 enum lull {
 	LULL_OPEN,
-	LULL_ROUTE, /* a longer route makes the same delay again and again, but for a late packet now and then */
-	LULL_EMPTY, /* nobody fills the queue: others who send little are late packets now and then */
+	LULL_ROUTE, /* a longer route makes the same delay again and again, except for a late packet now and then */
+	LULL_EMPTY, /* nobody fills the queue: flows that send little only delay a packet now and then */
 };
 
-/* What the least delays of so many rounds, and how many had them, say of the path. Somebody's queue rises and falls. */
+/* What the least delays of recent rounds, and their number, say of the path. Another flow's queue rises and falls. */
 static __always_inline enum lull note_lull(struct ledbat *ca, __u32 delay_us, __u32 clear, __u64 now)
 {
 	__u32 near_us = greatest(2000, delay_us / 16);
@@ -587,31 +596,31 @@ static __always_inline void wait(struct ledbat *ca, __u32 delay_us, bool is_send
 	__u32 target = target_us(ca);
 	enum lull lull;
 
-	/* Where nothing was timed, nobody is known to have gone. */
+	/* Without a sample, no flow is known to have stopped. */
 	if (ca->round_us == UNKNOWN_US)
-		ca->clear = moment_of(now);
+		ca->clear = timestamp_of(now);
 	/* Our own packets are still in the queue. */
 	if (ca->rounds < SLOWDOWN_ROUNDS) {
-		ca->clear = moment_of(now);
-		ca->band = moment_of(now);
-		ca->between = moment_of(now);
+		ca->clear = timestamp_of(now);
+		ca->band = timestamp_of(now);
+		ca->between = timestamp_of(now);
 		return;
 	}
 	lull = note_lull(ca, delay_us, clear_us(target), now);
 	if (delay_us > clear_us(target)) {
-		ca->clear = moment_of(now);
+		ca->clear = timestamp_of(now);
 		ca->queue -= ca->queue / QUEUE_FADES;
 		ca->queue = greatest(ca->queue, least(delay_us / QUEUE_US, 60000));
 	}
-	/* Where the last loss showed no queue, what it taught is this connection's alone. */
+	/* Where the last loss showed no queue, the learnt target is this connection's alone. */
 	if (age_ms(ca->clear, now) > BAND_MS ||
 	    delay_us > foreign_us(ca->is_queueless ? path_target_us(ca) : target, 0))
-		ca->band = moment_of(now);
+		ca->band = timestamp_of(now);
 	if (lull == LULL_EMPTY || is_gone(ca, is_sender, now)) {
 		ramp(ca, now, true);
 	} else if (age_ms(ca->band, now) >= AGAIN_MS) {
-		/* A queue as one of our kind holds it, who has taken our part meanwhile. */
-		ca->looks_again = 0;
+		/* The queue looks like that of another LEDBAT++ flow, which has taken our share. */
+		ca->retries_soon = 0;
 		ca->is_shared = 1;
 		ca->goal /= 2;
 		ca->hold_ms = YIELD_MS;
@@ -619,21 +628,21 @@ static __always_inline void wait(struct ledbat *ca, __u32 delay_us, bool is_send
 	} else if (lull == LULL_ROUTE) {
 		ca->base_us += ca->lull_us;
 		ca->base_next_us = ca->base_us;
-		ca->base_since = moment_of(now);
+		ca->base_since = timestamp_of(now);
 		ramp(ca, now, true);
 	}
 }
 
 static __always_inline void end_hold(struct ledbat *ca, __u32 delay_us, __u32 jitter_us, __u64 now)
 {
-	/* What the queue that was suspected has dropped is known now. */
-	if (ca->suspects && (ca->is_marked || (ca->round_lost && !is_tolerable(ca)))) {
+	/* By now it is known what the foreign queue has dropped. */
+	if (ca->is_tentative && (ca->is_marked || (ca->round_lost && !is_tolerable(ca)))) {
 		yield(ca, now);
 		return;
 	}
 	if (ca->rounds + 1 < SLOWDOWN_ROUNDS)
 		return;
-	/* What was learnt fades with each slowdown, not with each wait in this machine's own queue. */
+	/* What was learnt fades with each slowdown, but not while waiting in this machine's own queue. */
 	if (!ca->was_foreign) {
 		ca->peak -= ca->peak / 32;
 		ca->floor -= ca->floor / 16;
@@ -667,17 +676,14 @@ static __always_inline void climb(struct ledbat *ca, __u32 delay_us, __u64 now)
 		return;
 	if (ca->from_yield)
 		ca->is_shared = 0;
-	if (ca->looks_again)
+	if (ca->retries_soon)
 		ca->hold_ms = YIELD_MS;
-	ca->looks_again = 0;
+	ca->retries_soon = 0;
 	avoid(ca, now, greatest(SLOWDOWN_SHARE * least(age_ms(ca->mode_since, now), LONG_RAMP_MS), SLOWDOWN_EVERY_MS));
 	drain(ca, delay_us, target / 2);
 }
 
-/*
- * A delay that is not ours need not last until the round ends: half a round trip of nothing else is enough. True:
- * the round is over.
- */
+/* A foreign delay need not last until the round ends: half a round trip of it is enough. True: the round is over. */
 static __always_inline bool is_cut_short(struct ledbat *ca, __u32 rtt_us, __u32 jitter_us, __u64 now)
 {
 	if (ca->mode != AVOID || !ca->is_limited || ca->rounds < GRACE_ROUNDS ||
@@ -687,7 +693,7 @@ static __always_inline bool is_cut_short(struct ledbat *ca, __u32 rtt_us, __u32 
 	}
 	if (!ca->is_foreign) {
 		ca->is_foreign = 1;
-		ca->foreign = moment_of(now);
+		ca->foreign = timestamp_of(now);
 	}
 	if (age_ms(ca->foreign, now) < least(ca->base_us, USEC_PER_SEC) / 2000)
 		return false;
@@ -698,7 +704,7 @@ static __always_inline bool is_cut_short(struct ledbat *ca, __u32 rtt_us, __u32 
 
 static __always_inline void begin_round(struct ledbat *ca, __u64 now)
 {
-	ca->round = moment_of(now);
+	ca->round = timestamp_of(now);
 	ca->round_us = UNKNOWN_US;
 	ca->round_lost = 0;
 	ca->round_delivered = 0;
@@ -708,14 +714,14 @@ static __always_inline void begin_round(struct ledbat *ca, __u64 now)
 }
 
 /*
- * What is acknowledged has waited in this machine's own queue for something better: it says nothing of the path. As in a
- * slowdown two packets are under way, and the first round that says something ends it.
+ * The acknowledged packets waited in this machine's own queue and say nothing of the path. As in a slowdown two packets
+ * are in flight, and the first round that measures the path ends it.
  */
 static __always_inline void stand_by(struct ledbat *ca, __u64 now)
 {
-	bound_moments(ca, now);
+	bound_timestamps(ca, now);
 	if (ca->mode == RAMP && ca->from_yield) {
-		/* Whoever was met there may still be. */
+		/* The other flow that was met may still be there. */
 		enter(ca, YIELD, now);
 		ca->window = LEAST;
 		ca->rounds = SLOWDOWN_ROUNDS;
@@ -723,41 +729,41 @@ static __always_inline void stand_by(struct ledbat *ca, __u64 now)
 		if (ca->mode == AVOID)
 			ca->goal = ca->window;
 		ca->window = LEAST;
-		ca->trial_left = 0;
+		ca->probe_left = 0;
 		enter(ca, HOLD, now);
 	}
 	if (ca->mode == HOLD) {
-		ca->mode_since = moment_of(now);
+		ca->mode_since = timestamp_of(now);
 		ca->rounds = SLOWDOWN_ROUNDS - 1;
 		ca->was_foreign = 1;
 	}
-	/* Nobody was seen to be away meanwhile. */
+	/* Nothing is known of other flows meanwhile. */
 	if (ca->mode == YIELD) {
-		ca->clear = moment_of(now);
-		ca->band = moment_of(now);
-		ca->between = moment_of(now);
+		ca->clear = timestamp_of(now);
+		ca->band = timestamp_of(now);
+		ca->between = timestamp_of(now);
 		begin_lull(ca);
 	}
 	ca->is_foreign = 0;
 	begin_round(ca, now);
 }
 
-/* Global, so that the verifier looks at it once and for itself, and not from each way that leads here. */
+/* Global, so that the verifier checks it once, not on each path. */
 __noinline int end_round(struct ledbat *ca __arg_nonnull, __u32 jitter_us, bool is_sender, __u64 now)
 {
 	__u32 delay_us = ca->round_us == UNKNOWN_US ? 0 : ca->round_us - least(ca->base_us, ca->round_us);
 	__u32 took_ms = greatest(age_ms(ca->round, now), 1), rate = ca->round_delivered * 1000U / took_ms;
 
-	/* What comes late from before a loss was sent by a larger window, and a round of few ms says little of a rate. */
+	/* Late arrivals from before a loss belong to a larger window, and a round of few ms measures no rate. */
 	if ((ca->mode == START || ca->mode == AVOID) && took_ms >= PEAK_MS)
 		ca->peak = greatest(ca->peak, least(ca->round_delivered, ca->window / PACKET) * 1000 / took_ms);
 	note_loss(ca);
-	if (ca->trial_left) {
-		/* What was sent before is still lost in the first rounds. */
-		ca->trial_lost += ca->round_lost && ca->rounds >= SLOWDOWN_ROUNDS && ca->trial_lost < 15;
-		ca->trial_left -= least(ca->trial_left, ca->round_delivered + ca->round_lost);
-		if (!ca->trial_left)
-			end_trial(ca, now);
+	if (ca->probe_left) {
+		/* Packets sent before the probe are still lost in its first rounds. */
+		ca->probe_lost += ca->round_lost && ca->rounds >= SLOWDOWN_ROUNDS && ca->probe_lost < 15;
+		ca->probe_left -= least(ca->probe_left, ca->round_delivered + ca->round_lost);
+		if (!ca->probe_left)
+			end_probe(ca, now);
 	}
 	if (ca->mode != YIELD && ca->mode != HOLD && (ca->is_marked || (ca->round_lost && !is_tolerable(ca))))
 		suffer_loss(ca, delay_us, rate, is_sender, now);
@@ -783,8 +789,8 @@ static __always_inline void begin(struct ledbat *ca, __u32 packets, __u32 base_u
 	ca->goal = ca->window;
 	ca->base_us = greatest(base_us, 1);
 	ca->base_next_us = UNKNOWN_US;
-	ca->base_since = moment_of(now);
-	ca->round = moment_of(now);
+	ca->base_since = timestamp_of(now);
+	ca->round = timestamp_of(now);
 	ca->learnt_us = TARGET_US;
 	ca->round_us = UNKNOWN_US;
 	ca->hold_ms = YIELD_MS;
@@ -793,13 +799,13 @@ static __always_inline void begin(struct ledbat *ca, __u32 packets, __u32 base_u
 }
 
 /*
- * A sender's acknowledgement: of so many packets, that took so long (0: not known), with so many thought lost since the last
- * one and in flight before it. `is_last`: of the round. True: the round is over.
+ * A sender's acknowledgement: `acked` packets, their round trip (0: unknown), the losses since the last one, and the
+ * packets in flight before it. `is_last`: of the round. True: the round is over.
  */
 static __always_inline bool note_acked(struct ledbat *ca, __u32 rtt_us, __u32 acked, __u32 lost, __u32 in_flight,
 				       __u32 jitter_us, bool is_last, __u64 now)
 {
-	bound_moments(ca, now);
+	bound_timestamps(ca, now);
 	if (rtt_us)
 		note_rtt(ca, rtt_us, now);
 	ca->round_lost = least(ca->round_lost + lost, 60000);
@@ -815,27 +821,27 @@ static __always_inline bool note_acked(struct ledbat *ca, __u32 rtt_us, __u32 ac
 	return acked && is_last;
 }
 
-/* A sender's timeout. What the first slow start does is its own doing, and so is what is lost after it. */
+/* A sender's timeout. Losses during and after the first slow start are its own doing. */
 static __always_inline void suffer_timeout(struct ledbat *ca, __u64 now)
 {
-	bound_moments(ca, now);
+	bound_timestamps(ca, now);
 	if (ca->mode == YIELD) {
-		/* Whoever was there still is, where what is lost is not lost at any rate. */
+		/* The other flow is still there, unless losses do not depend on our rate. */
 		if (!ca->floor) {
-			ca->clear = moment_of(now);
-			ca->band = moment_of(now);
+			ca->clear = timestamp_of(now);
+			ca->band = timestamp_of(now);
 			begin_lull(ca);
 		}
 		return;
 	}
-	if (!ca->floor && ca->mode != START && !ca->trial_left) {
+	if (!ca->floor && ca->mode != START && !ca->probe_left) {
 		yield(ca, now);
 		return;
 	}
 	if (ca->mode != RAMP && ca->mode != HOLD)
 		ca->goal = ca->window / 2;
 	ca->window = LEAST;
-	ca->trial_left = 0;
+	ca->probe_left = 0;
 	ramp(ca, now, false);
 }
 
@@ -845,8 +851,8 @@ static __always_inline __u32 window_packets(const struct ledbat *ca)
 }
 
 /*
- * A sender's cwnd. Of two packets the second is sent with the first, never alone: a receiver acknowledges one alone late, by
- * 40 ms or more, and two that follow each other at such distances do so for ever.
+ * A sender's cwnd. Of two packets the second is sent with the first, never alone: a receiver delays the acknowledgement
+ * of a single one by 40 ms or more, and two packets that far apart stay so for ever.
  */
 static __always_inline __u32 cwnd(__u32 packets, __u32 in_flight)
 {
@@ -861,10 +867,10 @@ static __always_inline __u32 pace_percent(const struct ledbat *ca, __u32 packets
 	return ca->mode == START || ca->mode == RAMP ? 200 : 120;
 }
 
-/* What was learnt of the path may be gone after a pause. */
+/* After a pause, what was learnt of the path may be outdated. */
 static __always_inline void resume(struct ledbat *ca, __u64 now)
 {
-	bound_moments(ca, now);
+	bound_timestamps(ca, now);
 	if (ca->mode == YIELD || age_ms(ca->round, now) < IDLE_MS)
 		return;
 	ca->goal = ca->window;

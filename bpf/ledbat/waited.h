@@ -5,12 +5,12 @@
 #include "../egress.h"
 #include "../local_wait.h"
 
-/* What waited before then is long acknowledged. */
+/* Packets that waited earlier are long acknowledged. */
 #define WAIT_MATTERS_NS (600 * NSEC_PER_SEC)
 
 /*
- * Until when this machine's own queue kept background waiting on the way out of this device (CLOCK_MONOTONIC, ms); 0: it did not.
- * Global, so that the verifier looks at it once.
+ * Until when this machine's own queue delayed background at this device (CLOCK_MONOTONIC, ms); 0: it did not. Global,
+ * so that the verifier checks it once.
  */
 __noinline __u64 waited_until_ms(__u32 ifindex)
 {
@@ -20,7 +20,7 @@ __noinline __u64 waited_until_ms(__u32 ifindex)
 
 		__u64 until_ns = wait ? wait->until_ns : 0;
 
-		/* It may be written at any moment, so the clock is read after it. */
+		/* Read the clock after it, since it may be written at any time. */
 		barrier();
 		if (wait && wait->ifindex == ifindex && (__s64)(bpf_ktime_get_ns() - until_ns) < (__s64)WAIT_MATTERS_NS)
 			return until_ns / NSEC_PER_MSEC ?: 1;
@@ -28,7 +28,7 @@ __noinline __u64 waited_until_ms(__u32 ifindex)
 	return 0;
 }
 
-/* Of what this socket sends. */
+/* At this socket's device. */
 static __always_inline __u64 own_wait_until_ms(const struct sock *sk)
 {
 	struct net_device *device = egress_device(sk);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The background band: one FIFO, the gate that holds it while the CPU runs something more important, and its minimum rate.
+ * The background band: one FIFO, the CPU gate that holds it while the CPU runs something more important, and its
+ * minimum rate.
  */
 #ifndef GIVEWAY_QDISC_BACKGROUND_H
 #define GIVEWAY_QDISC_BACKGROUND_H
@@ -9,9 +10,12 @@
 #include "instance.h"
 
 #define BACKGROUND_LIMIT 1000
-/* Besides the time of two packets: others that come between ours do not keep background from the link. */
+/* Besides the time of two packets: single packets of others do not keep background from the link. */
 #define LOCAL_WAIT_NS (20 * NSEC_PER_MSEC)
-/* While the gate is closed. At 1 ms a program takes 0.4% longer (`gate`); a wait for an idle CPU is that much longer. */
+/*
+ * While the CPU gate is closed. Shorter costs programs more CPU time; longer delays background after the CPU becomes
+ * idle.
+ */
 #define GATE_RETRY_NS NSEC_PER_MSEC
 
 /* Whether this CPU runs something that background must not disturb. */
@@ -29,7 +33,7 @@ static __always_inline void queue_background(struct instance *i, __u32 number, _
 		i->unhindered_ns = now_ns;
 }
 
-/* Something better left, or the gate is closed, while background waits; all that it had is its minimum rate. */
+/* A higher band sent, or the CPU gate is closed, while background has a backlog: it had only its minimum rate. */
 static __always_inline void note_local_wait(const struct instance *i, __u32 number, const struct gw_link_config *config,
 					    __u64 now_ns)
 {
@@ -47,7 +51,7 @@ static __always_inline bool background_is_full(const struct instance *i)
 	return i->waiting[GW_BACKGROUND] >= BACKGROUND_LIMIT;
 }
 
-static __always_inline bool gate_is_closed(const struct gw_link_config *config)
+static __always_inline bool cpu_gate_is_closed(const struct gw_link_config *config)
 {
 	__u32 key = 0, *foreground;
 
@@ -57,7 +61,7 @@ static __always_inline bool gate_is_closed(const struct gw_link_config *config)
 	return foreground && *foreground;
 }
 
-/* The minimum rate is served even if best effort waits or the gate is closed, but before no packet with a deadline. */
+/* The minimum rate is served even if best effort has a backlog or the CPU gate is closed, but not before deadlines. */
 static __always_inline bool background_min_is_due(const struct instance *i, const struct gw_link_config *config, __u64 now_ns)
 {
 	return config->background_min_bytes_per_s && !i->realtime_packets && now_ns >= i->background_min_ns;

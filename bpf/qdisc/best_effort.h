@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Packets without deadlines, streams and best effort: each band fair between its flows, without a standing queue. When the two
- * are full, the flow with the largest backlog loses packets.
+ * Packets without deadlines, streams and best effort: each band fair between its flows, without a standing queue. When
+ * the two are full, the flow with the largest backlog loses packets.
  */
 #ifndef GIVEWAY_QDISC_BEST_EFFORT_H
 #define GIVEWAY_QDISC_BEST_EFFORT_H
 
 #include "round_robin.h"
 
-/* Of both. */
+/* Of both bands. */
 #define BEST_EFFORT_LIMIT 3000
-/* What streams leave to best effort that waits, of what the two send. */
+/* The share that streams leave to best effort's backlog, of what the two send. */
 #define BEST_EFFORT_PERCENT 10
 #define FAT_FLOW_DROPS 64
 
-/* Of a flow, so many packets are looked at for the place of one with a deadline. */
+/* How many packets of a flow are compared to place one with a deadline. */
 #define SORTED 64
 
 /*
- * Into its flow before whatever has a later deadline, among the first SORTED packets; behind them, and without a
+ * Inserts it into its flow before packets with a later deadline, among the first SORTED; behind them, and without a
  * deadline, in the order of arrival.
  */
 static __noinline int insert_by_deadline(struct fifo *fifo, __u32 number, __u32 index, struct place *place)
@@ -71,7 +71,7 @@ static __always_inline bool best_effort_is_full(const struct instance *i)
 	return i->waiting[GW_STREAM] + i->waiting[GW_BEST_EFFORT] >= BEST_EFFORT_LIMIT;
 }
 
-/* It is full: drops from the flow with the largest backlog, as fq_codel does. */
+/* When full, drops from the flow with the largest backlog, as fq_codel does. */
 static __noinline int drop_from_fattest(struct instance *i, __u32 number, struct Qdisc *sch)
 {
 	struct gw_band_counters *c;
@@ -106,13 +106,16 @@ static __noinline int drop_from_fattest(struct instance *i, __u32 number, struct
 	return 0;
 }
 
-/* Streams have been served for so long that it is best effort's turn. */
+/* Streams have been served long enough that it is best effort's turn. */
 static __always_inline bool best_effort_is_owed(const struct instance *i, const struct gw_link_config *config)
 {
 	return i->waiting[GW_BEST_EFFORT] && i->owed_bytes >= (__s32)config->max_packet_bytes;
 }
 
-/* Only while the other waits is anything owed (gw_dequeue knows where none can be). A packet of many segments may go on credit: at most 64 kB. */
+/*
+ * Something is owed only while the other band has a backlog (gw_dequeue skips this where there is none). A packet of
+ * many segments may be sent on credit: at most 64 kB.
+ */
 static __always_inline void count_owed(struct instance *i, enum gw_band band, __u32 bytes)
 {
 	if (band == GW_STREAM)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The instance of the qdisc on one link, by the number of that: what waits in its four bands, and counters. Of `flow`, the
- * first FIRST_STREAM are best effort's, the others streams'.
+ * The instance of the qdisc on one link, by the link's number: the backlog of its four bands, and counters. The first
+ * FIRST_STREAM entries of `flow` are best effort's, the others streams'.
  */
 #ifndef GIVEWAY_QDISC_INSTANCE_H
 #define GIVEWAY_QDISC_INSTANCE_H
@@ -13,7 +13,7 @@
 #define FLOWS 1024
 #define STREAMS 128
 #define FIRST_STREAM (FLOWS - STREAMS)
-/* A dequeue looks at no more than this many packets and flows; then it asks to be called again. */
+/* A dequeue tries no more than this many packets and flows; then it asks to be called again. */
 #define ATTEMPTS 16
 
 extern void bpf_kfree_skb(struct sk_buff *skb) __ksym;
@@ -25,13 +25,13 @@ struct flow {
 	__s32 deficit;
 	__u32 next;
 	__u32 is_listed;
-	__u32 count; /* drops since dropping began */
-	__u32 inverse_root; /* 2^32 / sqrt(count) */
-	__u64 above_since_ns; /* when its backlog becomes a standing queue; 0: it is none */
+	__u32 count;          /* drops since dropping began */
+	__u32 inverse_root;   /* 2^32 / sqrt(count) */
+	__u64 above_since_ns; /* when its backlog becomes a standing queue; 0: not above the target */
 	__u64 next_drop_ns;   /* 0: not dropping */
 };
 
-/* A round robin: flows that were idle go first, once. */
+/* A round robin: newly active flows go first, once. */
 struct round {
 	struct fifo new_flows, old_flows;
 };
@@ -40,18 +40,18 @@ struct instance {
 	__u32 in_use;
 	struct places places;
 	__u32 realtime_packets;
-	__u64 seen_ns; /* when a packet came, or left, just before the next dequeue; 0: the clock has to be read */
-	__u64 free_ns; /* when the link has room again, as of the latest packet that left; 0: nothing is paced */
-	__u32 waiting[GW_BANDS];      /* packets; of those with deadlines: `realtime_packets` */
+	__u64 seen_ns; /* time of the latest enqueue or dequeue, until the next dequeue; 0: read the clock */
+	__u64 free_ns; /* when the link has room again after the latest packet; 0: not paced */
+	__u32 waiting[GW_BANDS]; /* backlog in packets; of the realtime band: `realtime_packets` */
 	struct round round[GW_BANDS]; /* of streams and of best effort */
-	__s32 owed_bytes;	      /* to best effort, by streams */
-	__u64 first; /* no packet with a deadline waits in an earlier slot */
+	__s32 owed_bytes; /* by streams to best effort */
+	__u64 first; /* no packet with a deadline is in an earlier slot */
 	__u64 occupied[WORDS];
 	__u64 occupied_words[WORDS / 64];
 	struct fifo slot[GW_SLOTS];
 	struct fifo background;
-	__u64 background_min_ns;    /* when background may have its next minimum rate */
-	__u64 unhindered_ns; /* when background last had nothing better before it */
+	__u64 background_min_ns; /* when background's minimum rate is due next */
+	__u64 unhindered_ns;     /* when no higher band last delayed background */
 	struct flow flow[FLOWS];
 };
 
@@ -97,7 +97,7 @@ static __always_inline void count_sojourn(struct gw_band_counters *c, __u64 sojo
 		if (rest >> half >= 8) {
 			rest >>= half;
 			step += half * 8;
-			/* Else the compiler makes three times as much of it, without the branches. */
+			/* Otherwise the compiler makes three times as much code of it. */
 			gw_opaque(step);
 		}
 	}

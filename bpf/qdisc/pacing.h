@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * When the link has room, and what best effort is owed: the clock of `struct gw_link`, which admission reads. Chooses no
- * packet.
+ * When the link has room, and what best effort is owed: the clock of `struct gw_link`, which admission reads. Chooses
+ * no packet.
  */
 #ifndef GIVEWAY_QDISC_PACING_H
 #define GIVEWAY_QDISC_PACING_H
@@ -26,7 +26,7 @@ static __noinline int account_realtime(const struct gw_link_config *config, stru
 	return 0;
 }
 
-/* The timer was late by more than what is made up for. */
+/* The timer was late by more than the catch-up allows. */
 static __noinline int note_late(struct gw_link *link, __u64 late_ns)
 {
 	bpf_spin_lock(&link->lock);
@@ -37,7 +37,7 @@ static __noinline int note_late(struct gw_link *link, __u64 late_ns)
 	return 0;
 }
 
-/* A packet without a deadline goes to the link, and best effort gets some of what it is owed. */
+/* A packet without a deadline goes to the link, which pays some of best effort's deficit. */
 static __noinline int account_owed(struct gw_link *link, __u64 busy_ns, __u64 time_ns)
 {
 	bpf_spin_lock(&link->lock);
@@ -48,21 +48,21 @@ static __noinline int account_owed(struct gw_link *link, __u64 busy_ns, __u64 ti
 }
 
 /*
- * A packet goes to the link. Without the lock where best effort is owed nothing: only the qdisc writes these numbers, under its
- * own lock, and admission, which adds them up, may see one of them as it was just before.
+ * A packet goes to the link. Without the lock where best effort is owed nothing: only the qdisc writes these numbers,
+ * under its own lock, and admission, which adds them up, may see one of them as it was just before.
  */
 static __always_inline void occupy_link(const struct gw_link_config *config, struct gw_link *link, const struct place *place,
 					enum gw_band band, __u64 now_ns)
 {
 	__u64 time_ns = time_on_link(config, place->link_bytes), behind_ns, largest_ns;
-	/* When the link could have had the packet: what a late timer cost is made up for, up to a bound. */
+	/* When the link could have had the packet; a late timer's cost is caught up to a bound. */
 	__u64 since_ns = link->busy_ns > place->queued_ns ? link->busy_ns : place->queued_ns;
 
 	behind_ns = catch_up_ns(config);
 	if (since_ns + behind_ns < now_ns) {
 		if (place->work_ns)
 			note_late(link, now_ns - since_ns - behind_ns);
-		/* Background has waited for the cpu_gate: nothing to make up for. */
+		/* Background has waited for the CPU gate: nothing to catch up. */
 		since_ns = band == GW_BACKGROUND ? now_ns : now_ns - behind_ns;
 	}
 	if (band == GW_REALTIME) {
@@ -78,7 +78,7 @@ static __always_inline void occupy_link(const struct gw_link_config *config, str
 		link->busy_ns = since_ns + time_ns;
 }
 
-/* When the link has, or had, room for a packet below. */
+/* When the driver has, or had, room for a packet. */
 static __always_inline __u64 ready_ns(const struct gw_link_config *config, const struct gw_link *link)
 {
 	if (config->driver_bytes <= config->max_packet_bytes)

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Where packets wait: places in a static pool, linked by index into FIFOs. Knows no band and no order.
- */
+/* Storage of queued packets: places in a static pool, linked by index into FIFOs. Knows no band and no order. */
 #ifndef GIVEWAY_QDISC_POOL_H
 #define GIVEWAY_QDISC_POOL_H
 
@@ -12,10 +10,10 @@ struct place {
 	struct sk_buff __kptr *skb;
 	__u64 queued_ns;
 	__u64 deadline_ns;
-	__u32 work_ns; /* promised; 0: nothing is */
+	__u32 work_ns; /* promised; 0: none */
 	__u32 link_bytes;
 	__u32 bytes;
-	__u32 tcp_bytes; /* all of them where the stamp has STAMP_TCP, else none */
+	__u32 tcp_bytes; /* `bytes` if the stamp has STAMP_TCP, else 0 */
 	__u32 next;
 	__u32 reserved;
 };
@@ -32,10 +30,10 @@ struct fifo {
 	__u32 tail;
 };
 
-/* Which places an instance has free. */
+/* An instance's free places. */
 struct places {
-	__u32 returned; /* head of the list of those that were returned */
-	__u32 fresh;    /* the last that was ever taken: those after it are unused */
+	__u32 returned; /* head of the list of returned ones */
+	__u32 fresh;    /* the last one ever taken: those after it are unused */
 };
 
 /* Of an instance's places, by index. */

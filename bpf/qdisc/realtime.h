@@ -6,7 +6,7 @@
 #ifndef GIVEWAY_QDISC_REALTIME_H
 #define GIVEWAY_QDISC_REALTIME_H
 
-#include "../moment.h"
+#include "../timestamp.h"
 #include "instance.h"
 
 /* Whatever admission promises always fits. */
@@ -33,7 +33,10 @@ static __noinline int queue_realtime(struct instance *i, __u32 number, __u32 ind
 	__u32 leaf, delay = age_of(decided, place->queued_ns);
 	struct gw_link *link = link_at(number);
 
-	/* Who comes long after the deadline was held by somebody else, and for how long 32 bits need not tell. */
+	/*
+	 * A packet that arrives long after its deadline was delayed by somebody else, maybe for longer than 32 bits
+	 * hold.
+	 */
 	if (link && place->work_ns && place->queued_ns < place->deadline_ns + NSEC_PER_SEC && delay != ~0U) {
 		bpf_spin_lock(&link->lock);
 		note_delay(link, delay);
@@ -41,7 +44,7 @@ static __noinline int queue_realtime(struct instance *i, __u32 number, __u32 ind
 	}
 	if (!i->realtime_packets)
 		i->first = now_slot;
-	/* A deadline that is over goes first; one beyond the ring, last. */
+	/* A past deadline goes first; one beyond the ring, last. */
 	if (slot < i->first)
 		slot = i->first;
 	if (slot > i->first + GW_SLOTS - 1)
@@ -96,7 +99,7 @@ static __always_inline __u32 occupied_from(struct instance *i, __u32 leaf)
 	return w * 64 + lowest_bit(i->occupied[w & (WORDS - 1)]);
 }
 
-/* The earliest deadline that waits. */
+/* The earliest deadline in the queue. */
 static __noinline __u32 pop_realtime(struct instance *i, __u32 number, __u64 now_ns)
 {
 	__u32 from = slack_leaf(i->first), leaf = occupied_from(i, from), index;

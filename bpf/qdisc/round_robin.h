@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Flows in turns: deficit round robin (RFC 8290), each flow's queue kept short by CoDel (RFC 8289). Best effort is one
- * such round, and streams are one.
+ * Deficit round robin (RFC 8290), with each flow's queue kept short by CoDel (RFC 8289). Best effort has one round, and
+ * streams have one.
  */
 #ifndef GIVEWAY_QDISC_ROUND_ROBIN_H
 #define GIVEWAY_QDISC_ROUND_ROBIN_H
@@ -36,7 +36,7 @@ static __always_inline void next_root(struct flow *flow)
 	flow->inverse_root = (rest >> 2) * y >> 31;
 }
 
-/* RFC 8289, section 5: whether a packet with this sojourn is dropped, to make its sender slow down. */
+/* RFC 8289, section 5: whether a packet with this sojourn time is dropped, to make its sender slow down. */
 static __always_inline bool codel_drops(struct flow *flow, const struct gw_link_config *config, __u64 sojourn_ns,
 					__u64 now_ns)
 {
@@ -70,17 +70,17 @@ static __always_inline bool codel_drops(struct flow *flow, const struct gw_link_
 	return true;
 }
 
-/* The outcome of one look at the first flow of a round. */
+/* The outcome of one attempt at the first flow of a round. */
 #define LEAST_QUANTUM 1514
 
-enum look {
-	LOOK_FOUND,
-	LOOK_AGAIN,
-	LOOK_NOTHING,
-	LOOK_IDLE, /* the flow has nothing that could be sent */
+enum attempt {
+	ATTEMPT_FOUND,
+	ATTEMPT_AGAIN,
+	ATTEMPT_NOTHING,
+	ATTEMPT_IDLE, /* the flow has nothing that could be sent */
 };
 
-/* For whom a packet is looked for, and the packet. */
+/* The band that a packet is wanted from, and the packet. */
 struct turn {
 	struct Qdisc *sch;
 	const struct gw_link_config *config;
@@ -91,29 +91,32 @@ struct turn {
 	struct place *place; /* of that index, where it is known */
 };
 
-/* Whose turn it is: a flow that may still send. */
-static __always_inline enum look first_flow(struct instance *i, struct round *round, __u32 quantum, __u32 *which)
+/* The flow whose turn it is. */
+static __always_inline enum attempt first_flow(struct instance *i, struct round *round, __u32 quantum, __u32 *which)
 {
 	struct fifo *list = round->new_flows.head ? &round->new_flows : &round->old_flows;
 	struct flow *flow;
 
 	*which = list->head;
 	if (!list->head)
-		return LOOK_NOTHING;
+		return ATTEMPT_NOTHING;
 	flow = flow_at(i, list->head);
 	if (flow->deficit > 0)
-		return LOOK_FOUND;
-	/* A link that was given up has no configuration, and its packets leave all the same. */
+		return ATTEMPT_FOUND;
+	/* A link that was given up has no configuration, but its packets leave all the same. */
 	flow->deficit += quantum ? quantum : LEAST_QUANTUM;
 	list->head = flow->next;
 	list_flow(i, &round->old_flows, *which);
 	/* It is alone. */
 	if (round->old_flows.head == *which && !round->new_flows.head && flow->deficit > 0)
-		return LOOK_FOUND;
-	return LOOK_AGAIN;
+		return ATTEMPT_FOUND;
+	return ATTEMPT_AGAIN;
 }
 
-/* The first flow of the round has nothing more. Not to become new again by a pause for one packet, it stays old for a turn. */
+/*
+ * The first flow of the round is empty. It stays old for a turn, so that it does not become new again by a pause of one
+ * packet.
+ */
 static __always_inline void end_turn(struct instance *i, struct round *round, __u32 which)
 {
 	bool is_new = round->new_flows.head;
@@ -145,7 +148,7 @@ static __always_inline __u32 *backlog_packets(struct instance *i, enum gw_band b
 }
 
 /* The flow's next packet, unless CoDel drops it. */
-static __always_inline enum look take(struct instance *i, __u32 which, struct turn *turn)
+static __always_inline enum attempt take(struct instance *i, __u32 which, struct turn *turn)
 {
 	struct flow *flow = flow_at(i, which);
 	__u32 index = flow->packets.head;
@@ -153,7 +156,7 @@ static __always_inline enum look take(struct instance *i, __u32 which, struct tu
 	struct gw_band_counters *c;
 
 	if (!place)
-		return LOOK_IDLE;
+		return ATTEMPT_IDLE;
 	flow->packets.head = place->next;
 	flow->bytes -= place->bytes;
 	(*backlog_packets(i, turn->band))--;
@@ -161,7 +164,7 @@ static __always_inline enum look take(struct instance *i, __u32 which, struct tu
 		flow->deficit -= place->bytes;
 		turn->index = index;
 		turn->place = place;
-		return LOOK_FOUND;
+		return ATTEMPT_FOUND;
 	}
 	c = counters_of(turn->number, turn->band);
 	if (c) {
@@ -170,43 +173,43 @@ static __always_inline enum look take(struct instance *i, __u32 which, struct tu
 		uncount(turn->sch, c, place);
 	}
 	free_place(i, place, index);
-	return LOOK_AGAIN;
+	return ATTEMPT_AGAIN;
 }
 
-static __always_inline enum look look_at_round(struct instance *i, struct turn *turn)
+static __always_inline enum attempt try_round(struct instance *i, struct turn *turn)
 {
 	struct round *round = round_of(i, turn->band);
-	enum look look;
+	enum attempt look;
 	__u32 which;
 
 	look = first_flow(i, round, turn->config->max_packet_bytes, &which);
-	if (look != LOOK_FOUND)
+	if (look != ATTEMPT_FOUND)
 		return look;
 	look = take(i, which, turn);
-	if (look != LOOK_IDLE)
+	if (look != ATTEMPT_IDLE)
 		return look;
 	end_turn(i, round, which);
-	return LOOK_AGAIN;
+	return ATTEMPT_AGAIN;
 }
 
-/* The second look mostly finds what the first did not, and needs no iterator. */
-static __noinline int look_again(struct instance *i, struct turn *turn)
+/* A second attempt mostly succeeds, and needs no iterator. */
+static __noinline int retry(struct instance *i, struct turn *turn)
 {
 	int n;
 
-	if (look_at_round(i, turn) != LOOK_AGAIN)
+	if (try_round(i, turn) != ATTEMPT_AGAIN)
 		return 0;
 	bpf_for(n, 0, 2 * ATTEMPTS)
-		if (look_at_round(i, turn) != LOOK_AGAIN)
+		if (try_round(i, turn) != ATTEMPT_AGAIN)
 			break;
 	return 0;
 }
 
-/* The packet is in `turn`. The first look mostly finds, and needs no call. */
-static __always_inline void look_for_packet(struct instance *i, struct turn *turn)
+/* The packet is in `turn`. The first attempt mostly succeeds, and needs no call. */
+static __always_inline void next_packet(struct instance *i, struct turn *turn)
 {
-	if (look_at_round(i, turn) == LOOK_AGAIN)
-		look_again(i, turn);
+	if (try_round(i, turn) == ATTEMPT_AGAIN)
+		retry(i, turn);
 }
 
 #endif

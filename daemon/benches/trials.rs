@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Three trials each of a planted gain, a planted loss and neither, sized by their own dry runs; and with TRY_RECORD 220
-//! intervals of neither. Writes them where TRY_OUT says. Takes an hour (docs/try.md). As root.
+//! intervals of neither. Writes them where TRY_OUT says. Takes an hour (docs/contributing/statistics.md). As root.
 //!
 //!     TRY_OUT=DIR cargo bench --bench trials
 // It prints and makes files as it likes: `clippy.toml` is for the program.

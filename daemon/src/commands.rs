@@ -63,7 +63,7 @@ fn counted(count: usize, of: &str) -> String {
 }
 
 /// Breaks a text between words. A word that is longer than a line stays whole.
-fn wrapped(text: &str, columns: usize) -> Vec<String> {
+pub(crate) fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let between_words = textwrap::Options::new(columns)
         .break_words(false)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);

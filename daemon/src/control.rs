@@ -6,6 +6,7 @@
 pub mod client;
 pub mod server;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use giveway_engine::class::Activity;
@@ -127,7 +128,7 @@ pub enum SettingKind {
 }
 
 /// What is set by hand, as far as it is who asks' own; all of it for readers.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, JsonSchema, Serialize)]
 pub struct ByHandNow {
     pub by_hand: Vec<HandView>,
     /// What was asked for, in words; None for a list.
@@ -145,7 +146,7 @@ pub struct ByHandNow {
 }
 
 /// The rule for real-time priority that was added or removed.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, JsonSchema, Serialize)]
 pub struct PriorityChange {
     pub name: String,
 }
@@ -179,7 +180,7 @@ pub struct ChoiceOutcome {
 }
 
 /// The rules for classes that are active.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct ReloadSummary {
     pub rules: usize,
     /// Sections of giveway.toml that have changed since the start and count at the next one.
@@ -188,7 +189,7 @@ pub struct ReloadSummary {
 }
 
 /// What is active, as far as it counts for the flows of who asks; all of it for readers.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, JsonSchema, Serialize)]
 pub struct FocusNow {
     pub focus: Vec<FocusView>,
     /// False where a request changed nothing.
@@ -196,7 +197,7 @@ pub struct FocusNow {
     pub changed: bool,
 }
 
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, JsonSchema, Serialize)]
 pub struct FocusView {
     #[serde(flatten)]
     pub activity: Activity,

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Subcommand;
 use giveway_engine::peers::{Key, Keyring};
 use nix::fcntl::OFlag;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::commands::args::{Json, after};
@@ -22,7 +23,9 @@ const LONGEST_KEY_FILE: u64 = 4096;
 
 #[derive(Subcommand)]
 pub enum KeyCommand {
-    /// Make a new key; an existing file keeps its newest key as the second one, for the change
+    /// Make a new key
+    ///
+    /// A file that holds one already gets the new one as its second, for the change of key.
     #[command(after_help = after("0 done; 1 failed; 2 usage", &["sudo giveway key new", "giveway key new ./group.key"]))]
     New {
         #[arg(default_value = "/etc/giveway/group.key")]
@@ -143,7 +146,7 @@ pub fn run(command: &KeyCommand) -> Result<()> {
 }
 
 /// The key itself is never shown.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct NewKey {
     file: String,
     /// The file held one already, which counts until the group has changed.
@@ -188,7 +191,7 @@ fn replace<'a>(file: &'a Path, contents: &[u8]) -> Result<Option<&'a Path>> {
 mod tests {
     use super::*;
 
-    /// `engine/tests/wire.rs` and `docs/protocol.md` have the same steps: without the second the group splits.
+    /// `engine/tests/wire.rs` and `docs/reference/protocol.md` have the same steps: without the second the group splits.
     #[test]
     fn a_change_of_key_swaps_the_lines_before_it_deletes_one() {
         let told = second_key(Path::new("/etc/giveway/group.key"));

@@ -24,6 +24,8 @@ pub mod peers;
 pub mod pins;
 pub mod place;
 pub mod presence;
+#[cfg(test)]
+mod reference;
 pub mod rules;
 pub mod run;
 pub mod say;

@@ -92,22 +92,22 @@ impl Life {
         life_page::of(file).map(Self)
     }
 
-    /// The watchdog holds these marks from its next look on, should their pin be removed.
-    pub fn hold_marks(self, map_id: u32) {
-        self.0.marks.store(map_id, Ordering::Release);
+    /// The watchdog holds this saved state from its next check on, in case its pin is removed.
+    pub fn hold_saved_sockets(self, map_id: u32) {
+        self.0.saved_sockets.store(map_id, Ordering::Release);
     }
 
-    pub fn marks(self) -> Option<u32> {
-        Some(self.0.marks.load(Ordering::Acquire)).filter(|map_id| *map_id != 0)
+    pub fn saved_sockets(self) -> Option<u32> {
+        Some(self.0.saved_sockets.load(Ordering::Acquire)).filter(|map_id| *map_id != 0)
     }
 
-    /// And these notes of nice tasks.
-    pub fn hold_nice_notes(self, map_id: u32) {
-        self.0.nice_notes.store(map_id, Ordering::Release);
+    /// And that of reniced tasks.
+    pub fn hold_saved_tasks(self, map_id: u32) {
+        self.0.saved_tasks.store(map_id, Ordering::Release);
     }
 
-    pub fn nice_notes(self) -> Option<u32> {
-        Some(self.0.nice_notes.load(Ordering::Acquire)).filter(|map_id| *map_id != 0)
+    pub fn saved_tasks(self) -> Option<u32> {
+        Some(self.0.saved_tasks.load(Ordering::Acquire)).filter(|map_id| *map_id != 0)
     }
 
     /// From now on the calling thread is watched, until the heartbeat is dropped.

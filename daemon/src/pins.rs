@@ -25,21 +25,21 @@ use crate::kernel::calls::pidfd_of_process;
 use crate::kernel::{is_refused, map_of};
 
 /// All that is ever pinned. Another name in the folder is not giveway's to remove.
-pub const MARKS: &str = "gw_marks";
+pub const SAVED_SOCKETS: &str = "gw_saved_socks";
 pub const QDISC: &str = "qdisc";
-pub const NICE_NOTES: &str = "gw_nice_notes";
+pub const SAVED_TASKS: &str = "gw_saved_tasks";
 pub const NICE_LINKS: [&str; 2] = ["nice", "nice_late"];
-pub const NICE_UNNOTED: &str = "nice_unnoted";
+pub const UNSAVED_TASKS: &str = "nice_unsaved";
 pub const THREADS: &str = "threads";
 /// Of what processes have chosen and inherited, for the next daemon: these stay until `giveway revert`.
 pub const RECORDS: &str = "gw_records";
 const ALL: [&str; 7] = [
     NICE_LINKS[0],
     NICE_LINKS[1],
-    MARKS,
+    SAVED_SOCKETS,
     QDISC,
-    NICE_NOTES,
-    NICE_UNNOTED,
+    SAVED_TASKS,
+    UNSAVED_TASKS,
     THREADS,
 ];
 

@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use nix::fcntl::OFlag;
 
-use crate::actuate::nice::UnnotedCount;
+use crate::actuate::nice::UnsavedCount;
 use crate::actuate::queue::undo::take_down_unjournalled;
 use crate::actuate::receive::settings;
-use crate::actuate::sockets::cap::marks;
+use crate::actuate::sockets::cap::saved;
 use crate::actuate::thread::attributes::Attributes;
 use crate::actuate::{download, nice, queue, thread, upload};
 use crate::journal::register::{JournalFile, UndoHandler};
@@ -45,7 +45,7 @@ const THREADS: [UndoHandler; 3] = [thread::REALTIME, thread::CHAINS, thread::NAP
 const REALTIME: [UndoHandler; 2] = [thread::REALTIME, thread::NAPI];
 const QUEUE: [UndoHandler; 3] = [download::UNDO, upload::UNDO, queue::undo::UNDO];
 /// Users start processes as fast as they can: they delay nothing but this, which is the last.
-const REST: [UndoHandler; 3] = [marks::UNDO, settings::UNDO, nice::UNDO];
+const REST: [UndoHandler; 3] = [saved::UNDO, settings::UNDO, nice::UNDO];
 
 /// Undoes everything that the journals know, or in a dry run only finds it. The caller holds the lock, unless it is a dry
 /// run.
@@ -59,10 +59,10 @@ pub fn undo(place: &Place, dry_run: bool) -> UndoReport {
     undoing.files()
 }
 
-/// How many tasks were left without a note; None where nothing was reniced, or files do not let themselves be read.
-pub fn unnoted(place: &Place) -> Option<UnnotedCount> {
+/// How many tasks were left without saved state; None where nothing was reniced, or files do not let themselves be read.
+pub fn unsaved(place: &Place) -> Option<UnsavedCount> {
     let place = place.clone();
-    within(PATIENCE, move || UnnotedCount::of(&place)).ok().flatten()
+    within(PATIENCE, move || UnsavedCount::of(&place)).ok().flatten()
 }
 
 /// What the real-time thread gave, for when it ends before the rest of the daemon.
@@ -181,7 +181,7 @@ impl UndoRun {
             }
         }
         for file in files.iter().filter(|file| !undoing.written.contains_key(file)) {
-            // What was not read is undone by the next try, which needs the marks.
+            // What was not read is undone by the next try, which needs the saved state.
             undoing.pins_stay = true;
             let path = place.journal(*file);
             undoing
@@ -263,7 +263,7 @@ impl UndoRun {
         let clear = move || {
             let mut undone = UndoReport::default();
             left.into_iter().for_each(|left| undone.extend(left.keep()));
-            // A journal that stays is undone again by the next start, which needs the marks to see that nothing is left.
+            // A journal that stays is undone again by the next start, which needs the saved state to see that nothing is left.
             let is_cleared = undone.failed.is_empty();
             let removed = match !pins_stay && is_cleared {
                 true => place.pins().remove(),

@@ -5,7 +5,7 @@
 //! It holds the reading end of a pipe whose writing end only a thread of the daemon has that never waits in the kernel
 //! ([`guarded`]), so that the kernel itself reports the daemon's death, however it came about and whatever its other
 //! threads are stuck in. It watches the thread that gave real time as well, since that may end before the rest, and the
-//! signs of life of all threads that something depends on. It holds the marks of sockets and the notes of nice tasks too, should their pins be removed.
+//! signs of life of all threads that something depends on. It holds the saved state of sockets and of reniced tasks too, should their pins be removed.
 //! What it undoes in the kernel comes first, files come last, and it waits for nothing without a limit.
 
 use std::fs::File;
@@ -24,7 +24,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd;
 
 use crate::actuate::nice;
-use crate::actuate::sockets::cap::marks;
+use crate::actuate::sockets::cap::saved;
 use crate::actuate::thread::{leave_priority, take_priority};
 use crate::holder::Holder;
 use crate::journal::UndoReport;
@@ -59,9 +59,9 @@ struct Watchdog {
     /// Of the journals, should they be removed.
     journals: OpenJournals,
     /// Held until everything is undone. None where caps are undone by value.
-    marks: Option<MapHandle>,
+    saved_sockets: Option<MapHandle>,
     /// The same. None until a process is reniced.
-    nice_notes: Option<MapHandle>,
+    saved_tasks: Option<MapHandle>,
     pipe: OwnedFd,
     /// The thread that gives real time. None on kernels that cannot tell of a thread's end: the process's has to do.
     thread: Option<(u32, OwnedFd)>,
@@ -109,8 +109,8 @@ pub fn run() -> Result<()> {
         daemon: None,
         threads: None,
         journals: OpenJournals::default(),
-        marks: None,
-        nice_notes: None,
+        saved_sockets: None,
+        saved_tasks: None,
         pipe,
         thread: None,
         ended: None,
@@ -186,14 +186,17 @@ impl Watchdog {
                 .ok()
                 .or_else(|| Threads::pinned(&self.place.pins()).ok()?);
         }
-        if self.marks.is_none() {
-            self.marks = self.life.marks().and_then(|id| marks::of_number(&self.place, id).ok()?);
-        }
-        if self.nice_notes.is_none() {
-            self.nice_notes = self
+        if self.saved_sockets.is_none() {
+            self.saved_sockets = self
                 .life
-                .nice_notes()
-                .and_then(|id| nice::notes_of(&self.place.pins(), id).ok()?);
+                .saved_sockets()
+                .and_then(|id| saved::of_number(&self.place, id).ok()?);
+        }
+        if self.saved_tasks.is_none() {
+            self.saved_tasks = self
+                .life
+                .saved_tasks()
+                .and_then(|id| nice::saved_of(&self.place.pins(), id).ok()?);
         }
         let tid = self.life.tid(WatchedTask::Rules).filter(|tid| self.ended != Some(*tid));
         if tid != self.thread.as_ref().map(|(tid, _)| *tid) {

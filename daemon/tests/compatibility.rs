@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What docs/compatibility.md promises of records, status and requests, tried on what earlier versions wrote (compatibility/).
+//! What docs/reference/compatibility.md promises of records, status and requests, tried on what earlier versions wrote (compatibility/).
 // A test prints and makes files as it likes: `clippy.toml` is for the program.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods)]
 

@@ -25,6 +25,7 @@ mod daemon {
     mod forwarded;
     mod hang;
     mod inherit;
+    mod json;
     mod life;
     mod limits;
     mod links;

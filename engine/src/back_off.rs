@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When to try again what has failed: soon, then after twice as long each time, up to a bound. Sees time as an argument.
+//! Back-off of retries: soon at first, then doubled each time, up to a bound. Takes the time as an argument.
 
 use std::time::Duration;
 
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Of one thing. New ones wait for nothing.
+/// For one operation. A new one waits for nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BackOff {
-    /// Before the latest try, or since it failed.
+    /// Before the latest attempt, or since the failure.
     waited: Duration,
     next: Option<Duration>,
 }
@@ -20,22 +20,22 @@ impl BackOff {
         self.next = Some(now + self.waited);
     }
 
-    /// The time of the next try; None: nothing failed, or it is being tried.
+    /// The time of the next attempt; None: nothing failed, or it is being retried.
     pub fn next(&self) -> Option<Duration> {
         self.next
     }
 
-    /// Whether it is time for a try. Says so once: it fails again, or there is none any more.
+    /// Whether a retry is due. True once: then it fails again, or succeeds.
     pub fn is_due(&mut self, now: Duration) -> bool {
         self.next.take_if(|next| *next <= now).is_some()
     }
 
-    /// It has succeeded, or is about something else now.
+    /// It has succeeded, or the operation is another one now.
     pub fn reset(&mut self) {
         *self = Self::default();
     }
 
-    /// In words, before the reason.
+    /// For people, before the reason.
     pub fn shown(&self, now: Duration, reason: &str) -> String {
         match self.next {
             Some(next) => {
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_wait_is_twice_the_one_before_up_to_a_minute() {
+    fn waits_double_up_to_a_minute() {
         let (mut back_off, mut now) = (BackOff::default(), Duration::from_secs(5));
         for wait_s in [1, 2, 4, 8, 16, 32, 60, 60] {
             back_off.failed(now);

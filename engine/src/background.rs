@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Congestion control and receive windows of connections by their class: background yields, and has its own back when it
-//! is background no longer. Input: flows with their classes. Output: requests, each with its reason. What background
-//! processes have of the CPU and the disk is [`nice`]'s business.
+//! Congestion control and receive windows of connections by their class: background yields, and gets its own back when
+//! it is background no longer. Input: flows with their classes. Output: requests, each with its reason. The CPU and
+//! disk priority of background processes belongs to [`nice`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,31 +13,31 @@ use crate::sockets::setting::{Request, Wish, shown_by};
 
 pub mod nice;
 
-/// The kernel numbers it so in every network namespace. There is nobody on it to yield to.
+/// The kernel numbers it so in every network namespace. There is nobody to yield to on it.
 const LOOPBACK: u32 = 1;
-/// None is chosen at the moment, which is no evidence.
+/// No route at the moment, which proves nothing.
 const NO_ROUTE: u32 = 0;
 
-/// Whatever is asked for takes one scan over all sockets of the machine (3 ms on 24 GB): one change is made at once, many
-/// that come one after another are made together.
+/// Every request takes a scan over all sockets of the machine (3 ms on 24 GB): a single change is made at once, a
+/// series of changes together.
 const GAP: Duration = Duration::from_millis(500);
 
-/// As a value of a receive window: the kernel's side says how large it is.
+/// As the value of a receive window; the kernel part chooses its size.
 pub const YIELDS: &str = "yields";
 
-/// How background connections can be made to yield here.
+/// The means of yielding on this machine.
 #[derive(Default)]
 pub struct Means {
-    /// The congestion control for it, as the kernel calls it; None: they keep theirs.
+    /// The scavenger congestion control, by its kernel name; None: connections keep theirs.
     pub control: Option<String>,
-    /// Whether their receive windows can.
+    /// Whether receive windows can be reduced.
     pub receive_window: bool,
 }
 
-/// What there is to give, and who waits for it.
+/// The means, and the flows that wait for them.
 #[derive(Default)]
 pub struct Background {
-    /// To what a background connection sends, and to what it receives; a setting that is not here stays as it is.
+    /// For sending and for receiving; a setting that is absent stays unchanged.
     settings: BTreeMap<Setting, Value>,
     next: Duration,
     waiting: BTreeSet<Cookie>,
@@ -55,7 +55,8 @@ impl Background {
         }
     }
 
-    /// What these flows lack. `is_ordered`: whether a queue holds back what arrives for background by a link.
+    /// Takes in flows whose settings are to follow. `is_ordered`: whether a queue holds back background downloads on a
+    /// link.
     pub fn follow(
         &mut self,
         now: Duration,
@@ -76,7 +77,7 @@ impl Background {
             let Some(tracked) = flows.get_mut(*cookie) else {
                 continue;
             };
-            // Both together starve it.
+            // Both together would starve it.
             let is_ordered = is_ordered(tracked.flow.ifindex);
             let of_background = self.settings.iter().map(|(setting, value)| {
                 let keeps = is_ordered && *setting == Setting::ReceiveWindow;
@@ -97,7 +98,7 @@ impl Background {
     }
 }
 
-/// What to ask for, if anything.
+/// The request, if any.
 fn next(tracked: &mut Tracked, setting: &Setting, of_background: &Value) -> Option<Wish> {
     let wanted = match (tracked.class, tracked.flow.ifindex) {
         _ if tracked.flow.protocol != Protocol::Tcp => return None,

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What giveway changed and why: one [`Change`] for everything, whatever was changed. Kept are the latest change of each
-//! setting of each subject and how often it was changed, so that a controller that adjusts one socket ten times a second
-//! does not push everything else out.
+//! What giveway changed and why: one [`Change`] for every kind. Keeps the latest change of each setting of each subject
+//! with the number of its changes, so that a controller that adjusts one socket ten times a second does not push
+//! everything else out.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Cookie, ProcessId};
 
-/// Settings of subjects that are remembered.
+/// The most settings of subjects that are kept.
 pub const KEPT: usize = 4096;
 
-/// Whose setting was changed.
-#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+/// The subject of a change.
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "subject")]
 pub enum Subject {
     /// A socket, for as long as it is open.
@@ -34,12 +35,12 @@ pub enum Subject {
         #[serde(rename = "interface")]
         name: String,
     },
-    /// Packets to or from a remote port, wherever they are met.
+    /// Packets to or from a remote port, on any device.
     Destination {
         remote: SocketAddr,
         local_port: Option<u16>,
     },
-    /// What is forwarded for a cgroup of version 2.
+    /// Forwarded traffic of a cgroup (v2).
     Cgroup {
         #[serde(rename = "cgroup")]
         path: String,
@@ -48,18 +49,18 @@ pub enum Subject {
     Kernel,
 }
 
-/// What of the subject was changed. The unit of its numbers stands with each.
-#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+/// The changed setting, with its unit.
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Setting {
     /// The cap on cwnd, segments.
     Cap,
     /// Bytes a second.
     PacingRate,
-    /// The receive window: a text where giveway has it, bytes where another tool set it.
+    /// The receive window: a text where giveway set it, bytes where another tool did.
     ReceiveWindow,
     CongestionControl,
-    /// The queue discipline and what it is made to do.
+    /// The queue discipline and its tuning.
     Queue,
     /// Scheduling policy and priority.
     Scheduling,
@@ -67,19 +68,19 @@ pub enum Setting {
     Niceness,
     /// The class of its packets.
     Class,
-    /// What it and others send together at most.
+    /// The total rate limit of its flows.
     RateLimit,
     DownloadLimit,
-    /// By which rate what arrives yields.
+    /// The rate at which its downloads yield.
     DownloadOrder,
-    /// Whether deadlines of its packets are promised.
+    /// Whether deadlines of its packets are guaranteed.
     Deadlines,
     /// A file of /proc or /sys, by its path.
     File(String),
 }
 
-/// What it was, or is. `Unset`: nothing limited or chose it.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// The old or new value. `Unset`: not limited, or not chosen.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Value {
     Number(u64),
@@ -87,7 +88,7 @@ pub enum Value {
     Unset(()),
 }
 
-/// By which rule something is to be as it is, and why. It travels with what is asked for.
+/// The rule behind a request, and why. Travels with the request.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Reason {
     pub rule: String,
@@ -95,7 +96,7 @@ pub struct Reason {
 }
 
 impl Reason {
-    /// Nothing is active for a while.
+    /// Everything is suspended.
     pub fn of_pause(reason: &str) -> Self {
         Self {
             rule: "pause".to_owned(),
@@ -104,8 +105,8 @@ impl Reason {
     }
 }
 
-/// One change, made or only wanted.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+/// One change, made or only intended.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct Change {
     #[serde(flatten)]
     pub subject: Subject,
@@ -117,18 +118,18 @@ pub struct Change {
     pub new: Value,
     pub rule: String,
     pub reason: String,
-    /// False where it was not made: in a dry run, or because it failed.
+    /// False: a dry run, or failed.
     pub made: bool,
 }
 
 /// The latest change of one setting.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct Latest {
     /// CLOCK_MONOTONIC.
     pub t_ns: u64,
     #[serde(flatten)]
     pub change: Change,
-    /// How often this setting of this subject was changed, this time included.
+    /// The number of changes of this setting of this subject, this one included.
     pub times: u64,
 }
 
@@ -142,8 +143,8 @@ pub struct Changes {
 
 type SettingOf = (Subject, Setting);
 
-/// What goes first: what was not made, so that a flood of refusals does not push out what was; then those of ended subjects;
-/// then the oldest.
+/// The eviction order: changes that were not made, so that a flood of refusals does not push out the others; then those
+/// of ended subjects; then the oldest.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Place {
     made: bool,
@@ -184,9 +185,9 @@ impl Changes {
         self.latest.insert(key, Entry { latest, place });
     }
 
-    /// The subject has ended: what is known of it goes before what is known of others.
+    /// The subject has ended: its changes are evicted before those of others.
     pub fn ended(&mut self, subject: &Subject) {
-        // The first of all settings is Cap.
+        // Cap is the first of all settings.
         let settings = self.latest.range_mut((subject.clone(), Setting::Cap)..);
         for (key, entry) in settings.take_while(|(key, _)| key.0 == *subject) {
             self.first_to_go.remove(&entry.place);
@@ -252,7 +253,8 @@ impl Display for Subject {
 }
 
 impl Change {
-    /// On one line: subject, setting, old and new value, rule and reason. What was not made in other than a dry run has failed.
+    /// On one line: subject, setting, old and new value, rule and reason. A change that was not made has failed, except
+    /// in a dry run.
     pub fn shown(&self, dry_run: bool) -> String {
         self.line(if dry_run { "not made" } else { "failed" })
     }
@@ -283,7 +285,7 @@ impl Change {
     }
 }
 
-/// As [`Change::shown`], where it is not known whether it is a dry run.
+/// As [`Change::shown`], without knowledge of a dry run.
 impl Display for Change {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(&self.line("not made"))

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The class of a flow, and why it has it. Input: rules, and what is known of the flow and its process. Output: one of
-//! the five classes, with the rule (file and line) or the evidence: [`judge`] decides, once. When to judge anew: [`flows`],
-//! [`processes`] and [`forwarded`]. What follows from the class: [`crate::background`], and the queue.
+//! The class of a flow, with its reason. Input: rules, and the properties of the flow and its process. Output: one of
+//! the five classes, with the rule (file and line) or the implicit classification behind it: [`judge`] decides, once.
+//! When to classify again: [`flows`], [`processes`] and [`forwarded`]. The consequences: [`crate::background`], and the
+//! queue.
 //!
-//! What is active ([`Active`]) then makes background of bulk that is elsewhere.
+//! The focus ([`Active`]) then demotes bulk outside of it to background.
 //!
-//! In this order: what was set by hand while it runs (`giveway class set`, `giveway limit set`); a flow that was named as
-//! background; what was chosen for its process (`giveway exec --class`); the first
-//! rule that matches; the rule by which what started its process has its class; what Linux already knows ([`evidence`]);
-//! else it is standard.
+//! Precedence: set by hand at run time (`giveway class set`, `giveway limit set`); a flow named as background; chosen
+//! for its process (`giveway exec --class`); the first rule that matches; a rule inherited from a parent process;
+//! implicit classification ([`evidence`]); else standard.
 
 use crate::matcher::{Ends, Marks};
 use crate::model::{Choice, ChosenLimit, Class, LimitNumber, LimitNumbers, Process, ROOT, Rates, RuleId};
@@ -44,46 +44,46 @@ pub use sessions::{LoginSession, active_session, is_seat};
 pub use source::Source;
 pub use units::{KEY as UNIT_KEY, UnitFile};
 
-/// What is known of a flow.
+/// The properties of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowFacts<'a> {
-    /// None where its process is not known.
+    /// None: unknown.
     pub process: Option<&'a Process>,
-    /// Of the process, or where that is not known, of the socket.
+    /// The process's, or if that is unknown, the socket's.
     pub cgroup: &'a str,
     pub ends: Ends,
-    /// The remote end is each packet's own.
+    /// Unconnected: each packet has its own destination.
     pub sends_anywhere: bool,
     pub marks: Marks<'a>,
     /// SO_PRIORITY.
     pub priority: u32,
-    /// Who has named this very flow as background.
+    /// Who named this flow as background.
     pub named: Option<&'a str>,
     pub by_hand: Option<&'a ByHand>,
 }
 
-/// A class, and why.
+/// A class with its reason.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Verdict {
     pub class: Class,
     pub by: By,
-    /// A rule's file and line, or the kind of evidence.
+    /// A rule's file and line, or the kind of implicit classification.
     pub rule: String,
     pub reason: String,
     pub limits: LimitNumbers,
 }
 
-/// What was set by hand for a flow or a process, or for what that belongs to.
+/// Set by hand for a flow, its process, or a group that contains them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ByHand {
     pub class: Option<(Class, Word)>,
-    /// Of what is sent.
+    /// For what it sends.
     pub up: Option<(ChosenLimit, Word)>,
-    /// Of what arrives.
+    /// For what it receives.
     pub down: Option<(ChosenLimit, Word)>,
 }
 
-/// Whose word it is.
+/// The source of a setting by hand.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Word {
     pub uid: u32,
@@ -92,18 +92,18 @@ pub struct Word {
     pub reason: String,
 }
 
-/// What decided.
+/// The source of a verdict.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum By {
-    /// It was set while it ran.
+    /// Set by hand at run time.
     Hand,
     Name,
     Choice,
     Rule,
-    /// The rule of what started its process.
+    /// A rule inherited from a parent process.
     Inheritance,
     Evidence,
-    /// Evidence that each packet carries.
+    /// Implicit, by a mark on each packet.
     Mark,
     #[default]
     Nothing,
@@ -115,14 +115,15 @@ impl Default for Verdict {
             class: Class::Standard,
             by: By::Nothing,
             rule: "default".to_owned(),
-            reason: "no rule matches, and nothing says that it can wait".to_owned(),
+            reason: "no rule matches, and nothing marks it as background".to_owned(),
             limits: LimitNumbers::NONE,
         }
     }
 }
 
-/// Of a rule and of a command, in each direction. A user does not get out of a rule's limit, which all its flows share, by
-/// one of their own, however small: the command's counts beside a rule's only if root chose it, and it is the smaller one.
+/// The limits of a rule and of a command, for each direction. A user cannot escape a rule's limit, which all its flows
+/// share, with one of their own, however small: a command's limit counts beside a rule's only if root chose it and it
+/// is smaller.
 fn limits_of(rules: &Rules, of_rule: LimitNumbers, choice: Option<Choice>) -> LimitNumbers {
     let Some((uid, chosen)) = choice.and_then(|choice| Some((choice.uid, choice.limit?))) else {
         return of_rule;
@@ -141,8 +142,8 @@ fn limits_of(rules: &Rules, of_rule: LimitNumbers, choice: Option<Choice>) -> Li
     }
 }
 
-/// The same with what was set by hand. Root's comes before all others; a user does not get out of a rule's limit by their
-/// own, nor out of one that root has chosen.
+/// The same with those set by hand. Root's come first; a user cannot escape a rule's limit by their own, nor one that
+/// root has set.
 fn limits_with(
     before: LimitNumbers,
     of_rule: LimitNumbers,
@@ -164,7 +165,7 @@ fn limits_with(
     }
 }
 
-/// Decides. A user may choose a class and a rate limit, but not get out of a rule's rate limit by it.
+/// Classifies a flow. A user may choose a class and a rate limit, but not escape a rule's rate limit by it.
 pub fn judge(rules: &Rules, seen: &FlowFacts<'_>) -> Verdict {
     let hand = seen.by_hand;
     let choice = seen.process.and_then(|process| process.chosen);
@@ -189,16 +190,16 @@ pub fn judge(rules: &Rules, seen: &FlowFacts<'_>) -> Verdict {
     let chosen = choice.and_then(|choice| choice.limit);
     if let Some(rule) = limited_by.filter(|_| ![By::Rule, By::Inheritance].contains(&verdict.by)) {
         verdict.reason += &match chosen {
-            Some(_) => format!("; the rate limit of {rule} holds in place of the command's own"),
-            None => format!("; the rate limit of {rule} is for it too"),
+            Some(_) => format!("; the rate limit of {rule} applies instead of the command's own"),
+            None => format!("; the rate limit of {rule} also applies"),
         };
     }
     let verdict = with_limit_of_command(verdict, limits, choice);
     with_limits_by_hand(verdict, limits, hand)
 }
 
-/// Of what sends to anyone, of which rules say something packet by packet. What was set or chosen for it comes before them; but a
-/// user does not get out of their limits by that.
+/// An unconnected socket, for which rules decide per packet. What was set or chosen for it comes first, but a user
+/// cannot escape their limits by that.
 fn undecided_by_rules(
     rules: &Rules,
     seen: &FlowFacts<'_>,
@@ -219,19 +220,19 @@ fn undecided_by_rules(
     with_limits_by_hand(verdict, limits, hand)
 }
 
-/// Says that the command's limit holds, where its class does not say so.
+/// Adds the command's limit to the reason, if its class does not imply it.
 fn with_limit_of_command(mut verdict: Verdict, limits: LimitNumbers, choice: Option<Choice>) -> Verdict {
     let chosen = choice.and_then(|choice| choice.limit);
     let holds = chosen.filter(|chosen| limits.iter().any(|limit| limit == chosen.number));
     if let Some(chosen) = holds.filter(|_| verdict.by != By::Choice) {
         let shown = chosen.rates.shown();
-        verdict.reason += &format!("; all that its command starts may together {shown} (giveway exec)");
+        verdict.reason += &format!("; its command and child processes together {shown} (giveway exec)");
     }
     verdict
 }
 
 impl ByHand {
-    /// Of the users that count.
+    /// The users that count.
     fn of(&self, counts: impl Fn(u32) -> bool) -> Self {
         let limit = |set: &Option<(ChosenLimit, Word)>| set.clone().filter(|(_, word)| counts(word.uid));
         Self {
@@ -242,7 +243,7 @@ impl ByHand {
     }
 }
 
-/// With these limits, and what is said where they were set by hand.
+/// With these limits, and the reason for those set by hand.
 fn with_limits_by_hand(mut verdict: Verdict, limits: LimitNumbers, hand: Option<&ByHand>) -> Verdict {
     let set = hand
         .iter()
@@ -261,7 +262,7 @@ fn with_limits_by_hand(mut verdict: Verdict, limits: LimitNumbers, hand: Option<
     Verdict { limits, ..verdict }
 }
 
-/// Of a process that has sent nothing yet; None where nothing is known, or what it will send decides.
+/// A process that has sent nothing yet; None where nothing applies, or its packets will decide.
 pub fn judge_process(rules: &Rules, process: &Process, hand: Option<&ByHand>) -> Option<Verdict> {
     let own = rules.judge_process(process);
     let by_rule = own.map(|own| own.or_else(|| rules.inherited(process)));
@@ -273,7 +274,7 @@ pub fn judge_process(rules: &Rules, process: &Process, hand: Option<&ByHand>) ->
     let verdict = match (first, by_rule) {
         (Some(first), _) => first,
         (None, by_rule) => {
-            // What was chosen for it is a limit alone, whatever class its flows will have.
+            // Only a limit was chosen; its flows have any class.
             let limited = || (!limits.is_none()).then(Verdict::default);
             let of_sender = || evidence::judge_sender(Some(process), &process.cgroup);
             let decided = by_rule.ok().and_then(|own| own.or_else(of_sender));
@@ -283,12 +284,12 @@ pub fn judge_process(rules: &Rules, process: &Process, hand: Option<&ByHand>) ->
     Some(Verdict { limits, ..verdict })
 }
 
-/// Of a process, whatever it sends.
+/// A process, whatever it sends.
 #[derive(Debug, Default, PartialEq)]
 pub struct Itself {
-    /// What a choice, a rule or what started it says of it.
+    /// By a choice, a rule, or its parent.
     pub verdict: Option<Verdict>,
-    /// The rule by which it hands its class on to what it starts. None: it hands on what it has inherited itself.
+    /// The rule whose class its child processes inherit. None: the inherited one.
     pub hands_on: Option<RuleId>,
 }
 
@@ -306,15 +307,15 @@ pub fn judge_itself(rules: &Rules, process: &Process, hand: Option<&ByHand>) -> 
     }
 }
 
-/// Of what is forwarded for a cgroup, as a container's, whose sockets are not to be seen here; and how many of the rules for
-/// packets come before that, one of which may match a packet. None: nothing is said of it.
+/// Forwarded traffic of a cgroup, such as a container's, whose sockets are not visible here; with the number of packet
+/// rules before it, one of which may match a packet. None: nothing applies.
 pub fn judge_forwarded(rules: &Rules, cgroup: &str, hand: Option<&ByHand>) -> Option<(Verdict, usize)> {
     let by_rules = || {
         let (by_rule, before) = rules.judge_forwarded(cgroup)?;
         let verdict = by_rule.or_else(|| evidence::judge_sender(None, cgroup))?;
         Some((verdict, before))
     };
-    // What is set by hand comes before all rules for packets.
+    // Settings by hand precede all packet rules.
     let set = hand.map(|hand| {
         let of_rules = || by_rules().map_or_else(Verdict::default, |(verdict, _)| verdict);
         let verdict = set_by_hand(Some(hand)).unwrap_or_else(of_rules);
@@ -349,15 +350,14 @@ fn chosen(seen: &FlowFacts<'_>) -> Option<Verdict> {
     seen.process?.chosen.and_then(of_choice)
 }
 
-/// What was chosen for a process decides; None where that is a limit without a class.
+/// The class chosen for a process; None if only a limit was.
 pub fn of_choice(Choice { class, uid, limit }: Choice) -> Option<Verdict> {
-    let limited = limit.map(|limit| format!("; all of it may together {}", limit.rates.shown()));
+    let limited = limit.map(|limit| format!("; all its flows together {}", limit.rates.shown()));
     Some(Verdict {
         class: class?,
         by: By::Choice,
         rule: "giveway exec".to_owned(),
-        reason: format!("uid {uid} has chosen it for this process, or for one that started it")
-            + &limited.unwrap_or_default(),
+        reason: format!("chosen by uid {uid} for this process or a parent of it") + &limited.unwrap_or_default(),
         limits: LimitNumbers::NONE,
     })
 }

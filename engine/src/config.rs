@@ -42,7 +42,7 @@ pub enum ConfigError {
     Unknown {
         what: &'static str,
         name: String,
-        /// Where a key of this name belongs.
+        /// The section of a key with this name.
         belongs: Option<String>,
         nearest: Option<String>,
     },
@@ -73,13 +73,13 @@ fn hint(belongs: &Option<String>, nearest: &Option<String>) -> String {
     here + &elsewhere.unwrap_or_default()
 }
 
-/// Why a text is no TOML, and what to write, by the line in which it is not.
+/// Why a text is not TOML, and what to write, by the invalid line.
 fn syntax(message: &str, line: &str) -> String {
     let line = one_line(line.split('#').next().unwrap_or_default());
     if message.contains("duplicate key") {
         return match line.starts_with('[') {
             true => format!("{line} is given twice: put its keys together, below the first"),
-            false => format!("{message}: it is given twice, and TOML wants it once: leave one"),
+            false => format!("{message}: it is given twice: keep one"),
         };
     }
     let is_word = |text: &str| text.chars().all(|c| c.is_alphanumeric() || "_-./:@*".contains(c));
@@ -93,7 +93,7 @@ fn syntax(message: &str, line: &str) -> String {
     }
 }
 
-/// What a text says in one line, without what could write elsewhere on a terminal.
+/// A text on one line, without control characters for a terminal.
 fn one_line(text: &str) -> String {
     let visible = |c: char| if c.is_control() { ' ' } else { c };
     let line: String = text.chars().map(visible).take(500).collect();
@@ -107,8 +107,8 @@ pub(crate) fn wrong(key: &str, problem: impl Into<String>) -> ConfigError {
     }
 }
 
-/// The sections and keys of the first level in which two texts differ, rules for classes aside: what a reload leaves unread.
-/// A text that is no TOML has none.
+/// The sections and top-level keys in which two texts differ, except rules for classes: what a reload does not apply. A
+/// text that is not TOML has none.
 pub fn differing_sections(before: &str, now: &str) -> Vec<String> {
     let sections = |text: &str| -> toml::Table {
         let mut table: toml::Table = toml::from_str(text).unwrap_or_default();

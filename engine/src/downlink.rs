@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Limits, for each direction; and the order of what arrives where the link's rate downwards is known ([`order`]). Input: the limits and orders that are wanted, the managed links and what stands at the way
-//! in of each, the outcome of the last request, and that what was installed has been lost. Output: what to install, with the reason
-//! where a link is left out. Without a limit or an order nothing is installed, so that no packet pays for it. What fails is tried
-//! again after longer and longer waits, and a link that refuses alone.
+//! Rate limits in each direction; and the order of downloads where the link's download rate is known ([`order`]).
+//! Input: the requested limits and orders, the managed links with the state of their ingress or egress, the outcome of
+//! the last request, and the loss of what was installed. Output: what to install, with the reason for each link left
+//! out. Without a limit or an order nothing is installed, so that no packet pays for it. Failures back off, and a
+//! refusing link does so alone.
 //!
-//! It takes a detour by an intermediate device. What it may not be taken past on its way in, as another tool's filter,
-//! stands in the way ([`Arrival::hindrance`]). A bridge and its port see the same packets, so a port that belongs to a
-//! managed bridge is left out.
+//! Packets take a detour over an intermediate device. Another tool's filter that they must not bypass is a hindrance
+//! ([`Arrival::hindrance`]). A bridge and its port see the same packets, so a port of a managed bridge is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::back_off::BackOff;
@@ -23,10 +24,10 @@ pub mod order;
 pub use order::{Arrived, DownloadRate, Order, OrderView, PART, WAITS};
 
 const RULE_OF_ORDER: &str = "download_rate_mbit";
-const AS_IT_COMES: &str = "as it comes";
+const AS_IT_COMES: &str = "not shaped";
 const LIMITED: &str = "limited";
 const LEAST_BETWEEN_LOOKS: Duration = Duration::from_millis(500);
-/// What has stood for so long is no try that fails.
+/// After this long an installation counts as a success.
 const STANDS: Duration = Duration::from_secs(60);
 
 /// Limits in one direction.
@@ -52,7 +53,7 @@ impl Way {
         }
     }
 
-    /// Where programs of others matter.
+    /// Where programs of other tools matter.
     fn beside(self) -> &'static str {
         match self {
             Self::Sent => "at the egress",
@@ -62,67 +63,67 @@ impl Way {
 
     fn what(self) -> &'static str {
         match self {
-            Self::Sent => "what is sent",
-            Self::Received => "what arrives",
+            Self::Sent => "uploads",
+            Self::Received => "downloads",
         }
     }
 }
 
-/// The way in of a managed link, or out of it, as it is now.
+/// The present state of a managed link's ingress or egress.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Arrival {
     pub ifindex: u32,
     pub name: String,
-    /// Why nothing there may take a detour.
+    /// Why packets there cannot take a detour.
     pub hindrance: Option<String>,
     /// The bridge that it is a port of.
     pub bridge: Option<u32>,
     pub mtu_bytes: u32,
-    /// Programs of others that may decide on a packet before it is limited.
+    /// Programs of other tools that may decide on a packet before it is limited.
     pub others: u32,
 }
 
-/// The links of a plan that it could not be installed at, by interface, and why.
+/// The links at which a plan could not be installed, by interface, with the reason.
 pub type LeftOut = BTreeMap<u32, String>;
 
-/// What is to be active: these limits, for what arrives by these links together.
+/// The plan: these limits over all these links together.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DetourPlan {
     /// By interface, with its name.
     pub links: BTreeMap<u32, String>,
-    /// Of the largest packets there.
+    /// The largest MTU.
     pub mtu_bytes: u32,
     pub limits: Vec<RateLimit>,
-    /// On those of the links where what arrives is ordered, what bulk and background may have at most, bytes a second.
+    /// By interface, for links with ordered downloads: the most for bulk and background, bytes a second.
     pub orders: BTreeMap<u32, u64>,
 }
 
 #[derive(Debug)]
 pub enum Input {
-    /// The ways into the managed links, or out of them, while there are such limits or orders; and what was counted there,
-    /// where it was looked at.
+    /// The ingress or egress of the managed links, while there are such limits or orders; with the counters, if they
+    /// were read.
     Arrivals {
         way: Way,
         arrivals: Vec<Arrival>,
         counted: Option<Counted>,
     },
-    /// What has come by links where it is ordered, by interface.
+    /// Received on links with an order, by interface.
     Arrived(BTreeMap<u32, Arrived>),
-    /// The outcome of [`Action::Set`]; after an error nothing of it is left.
+    /// The outcome of [`Action::Set`]; after an error nothing is installed.
     Outcome { way: Way, outcome: Result<LeftOut, String> },
-    /// What that had put up is no more, for this reason.
+    /// What was installed is gone, for this reason.
     Lost { way: Way, reason: String },
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Put this up in place of what is there; None: nothing.
+    /// Install this in place of the present plan; None: remove it.
     Set { way: Way, plan: Option<DetourPlan> },
-    /// Bulk and background that arrive by these interfaces may have so much together, bytes a second.
+    /// The present total rate of bulk and background received by these interfaces, bytes a second.
     MakeAvailable(BTreeMap<u32, u64>),
 }
 
-/// What queues have counted since they were installed.
+/// Counters of the queues since they were installed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counted {
     pub limits: BTreeMap<LimitNumber, Passed>,
@@ -131,20 +132,20 @@ pub struct Counted {
 }
 
 /// The same for `status`.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct DownlinkView {
-    /// The links whose arriving packets are limited.
+    /// The links with limits.
     pub links: Vec<String>,
     pub limits: Vec<DownloadView>,
-    /// The links on which bulk and background yield as they arrive.
+    /// The links on which bulk and background downloads yield.
     #[serde(default)]
     pub orders: Vec<OrderView>,
     /// Why there is none on a link, or on any.
     pub reasons: Vec<String>,
 }
 
-/// One of the limits, as of the latest look.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+/// One of the limits, as of the latest poll.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct DownloadView {
     pub number: LimitNumber,
     pub mbit: f64,
@@ -152,15 +153,15 @@ pub struct DownloadView {
     pub passing: Passing,
 }
 
-/// What the queue of a limit lets pass: now, and since it was installed.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+/// The throughput of a limit's queue: now, and since it was installed.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct Passing {
-    /// Between the latest two looks, headers included.
+    /// Between the latest two polls, headers included.
     #[serde(default)]
     pub throughput_mbit: f64,
     #[serde(flatten)]
     pub passed: Passed,
-    /// When it was looked at.
+    /// The time of the poll.
     #[serde(skip)]
     at: Duration,
 }
@@ -168,7 +169,7 @@ pub struct Passing {
 impl Passing {
     pub fn count(&mut self, now: Duration, passed: Passed) {
         let took = now.saturating_sub(self.at);
-        // Of less, a packet more or less is too much of it.
+        // In a shorter time a single packet weighs too much.
         if took < LEAST_BETWEEN_LOOKS {
             return;
         }
@@ -178,8 +179,8 @@ impl Passing {
     }
 }
 
-/// What the queue of a limit has counted.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+/// The counters of a limit's queue.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Passed {
     pub passed_bytes: u64,
     pub passed_packets: u64,
@@ -193,14 +194,14 @@ pub struct Downlink {
     way: Way,
     dry_run: bool,
     limits: Vec<RateLimit>,
-    /// By interface, what is said of the rates of links.
+    /// By interface, the known download rates.
     rates: BTreeMap<u32, DownloadRate>,
-    /// Of those active.
+    /// The active ones.
     orders: BTreeMap<u32, Order>,
-    /// None: they have to be looked at.
+    /// None: to be inspected.
     arrivals: Option<BTreeMap<u32, Arrival>>,
     passing: BTreeMap<LimitNumber, Passing>,
-    /// When this was counted, or its queues were installed.
+    /// When this was counted, or the queues were installed.
     counted: Duration,
     paused: Option<String>,
     installed: Option<DetourPlan>,
@@ -208,13 +209,13 @@ pub struct Downlink {
     /// Why the last one is not active.
     failed: Option<String>,
     again: BackOff,
-    /// Links that have refused, by interface: each is left alone for a while, and the others have theirs.
+    /// Links that refused, by interface: each is left out for a while, and the others are served.
     refused: BTreeMap<u32, RefusedLink>,
-    /// When what is active was last put up or changed.
+    /// When the plan was last installed or changed.
     since: Option<Duration>,
 }
 
-/// What was to be installed at a link could not be.
+/// A link that refused the installation.
 #[derive(Debug, Default)]
 struct RefusedLink {
     reason: String,
@@ -230,21 +231,21 @@ impl Downlink {
         }
     }
 
-    /// Takes in the limits that are wanted. Returns what to ask for, as all of the following.
+    /// Takes in the requested limits. Returns the next request, as all of the following.
     pub fn follow(&mut self, limits: Vec<RateLimit>) -> Option<Option<DetourPlan>> {
         self.limits = limits;
         self.rest();
         self.ask()
     }
 
-    /// Takes in the rates of the links that are to be ordered.
+    /// Takes in the rates of the links to be ordered.
     pub fn follow_rates(&mut self, rates: Vec<DownloadRate>) -> Option<Option<DetourPlan>> {
         self.rates = rates.into_iter().map(|rate| (rate.ifindex, rate)).collect();
         self.rest();
         self.ask()
     }
 
-    /// What stands at the links is looked at again when it matters.
+    /// The links are inspected again when needed.
     fn rest(&mut self) {
         if !self.is_wanted() {
             (self.arrivals, self.failed) = (None, None);
@@ -252,7 +253,7 @@ impl Downlink {
         }
     }
 
-    /// Whether the links are to be looked at, once a second.
+    /// Whether the links are to be inspected, once a second.
     pub fn is_wanted(&self) -> bool {
         !self.limits.is_empty() || !self.rates.is_empty()
     }
@@ -262,7 +263,7 @@ impl Downlink {
         self.is_wanted() && self.arrivals.is_none()
     }
 
-    /// Takes in what queues have let pass.
+    /// Takes in the counters.
     pub fn count(&mut self, now: Duration, counted: Counted) {
         self.passing.retain(|number, _| counted.limits.contains_key(number));
         for (number, passed) in counted.limits {
@@ -282,20 +283,20 @@ impl Downlink {
         }
     }
 
-    /// When what has come is to be looked at.
+    /// When to read the counters of received traffic.
     pub fn next_look(&self) -> Option<Duration> {
         self.orders.values().map(Order::next_look).min()
     }
 
-    /// Takes in what has come by the links. Returns what bulk and background may have from now on, where that is another rate.
+    /// Takes in the received traffic of the links. Returns the new rates of bulk and background, where they change.
     pub fn balance(&mut self, now: Duration, arrived: &BTreeMap<u32, Arrived>) -> BTreeMap<u32, u64> {
         let seen = self.orders.iter_mut();
         seen.filter_map(|(ifindex, order)| Some((*ifindex, order.observe(now, arrived.get(ifindex).copied())?)))
             .collect()
     }
 
-    /// Takes in by which of the links that are ordered packets of bulk and background wait before they arrive. Returns those of
-    /// which it is said from now on that their rate is too high, or no longer.
+    /// Takes in on which ordered links packets of bulk and background queue before the link. Returns the links whose
+    /// rate is reported as too high from now on, or no longer.
     pub fn judge(&mut self, now: Duration, waits_before: impl Fn(u32) -> bool) -> BTreeSet<u32> {
         let judged = self.orders.iter_mut().filter_map(|(ifindex, order)| {
             let was = order.is_too_high();
@@ -305,7 +306,7 @@ impl Downlink {
         judged.collect()
     }
 
-    /// Whether what arrives by this interface is ordered, and by which link.
+    /// The order of downloads on this interface, with the link's name.
     pub fn orders(&self, ifindex: u32) -> Option<(&str, &Order)> {
         if let Some(order) = self.orders.get(&ifindex) {
             let name = self.installed.as_ref()?.links.get(&ifindex)?;
@@ -322,7 +323,7 @@ impl Downlink {
         links.filter_map(|ifindex| Some(self.installed.as_ref()?.links.get(ifindex)?.as_str()))
     }
 
-    /// What the queue of a limit lets pass, Mbit/s.
+    /// The throughput of a limit's queue, Mbit/s.
     pub fn throughput_mbit(&self, number: LimitNumber) -> Option<f64> {
         self.passing.get(&number).map(|passing| passing.throughput_mbit)
     }
@@ -379,7 +380,7 @@ impl Downlink {
                 if self.installed.is_none() {
                     self.counted = now;
                 }
-                let changes = self.changes(asked.as_ref(), &format!("a limit for {} is wanted", self.way.what()));
+                let changes = self.changes(asked.as_ref(), &format!("a limit for {} is set", self.way.what()));
                 self.installed = asked;
                 self.renew_orders();
                 (changes, self.ask())
@@ -388,7 +389,7 @@ impl Downlink {
         }
     }
 
-    /// What was installed has been taken away, and with it what goes around it: packets arrive as ever.
+    /// The installation was removed together with the detour: packets arrive unshaped.
     pub fn lost(&mut self, now: Duration, reason: String) -> Vec<Change> {
         match self.installed.is_some() {
             true => self.lose(now, reason),
@@ -411,7 +412,7 @@ impl Downlink {
         changes
     }
 
-    /// Those that go on as they were know what has come.
+    /// Orders that continue keep their counters.
     fn renew_orders(&mut self) {
         let installed = self.installed.iter().flat_map(|plan| &plan.orders);
         let renewed = installed.filter_map(|(ifindex, most)| {
@@ -427,12 +428,12 @@ impl Downlink {
         self.again.next()
     }
 
-    /// Returns what to ask for, where it is time for that.
+    /// Returns a request that is due for a retry.
     pub fn try_again(&mut self, now: Duration) -> Option<Option<DetourPlan>> {
         self.again.is_due(now).then(|| self.ask()).flatten()
     }
 
-    /// Whether limits hold for what arrives by this interface: the link, or why they do not. None: it is no managed link.
+    /// Whether limits apply to downloads on this interface: the link, or why not. None: not managed.
     pub fn serves(&self, ifindex: u32) -> Option<Result<String, String>> {
         let arrival = self.arrivals.as_ref()?.get(&ifindex)?;
         if let Some(bridge) = self.managed_bridge(arrival) {
@@ -442,20 +443,20 @@ impl Downlink {
         Some(installed.cloned().ok_or_else(|| self.why_not(arrival)))
     }
 
-    /// The links on which limits hold.
+    /// The links with limits.
     pub fn limiting(&self) -> impl Iterator<Item = &str> {
         let limiting = self.installed.iter().filter(|plan| !plan.limits.is_empty());
         limiting.flat_map(|plan| plan.links.values()).map(String::as_str)
     }
 
-    /// Why they do not, of the others.
+    /// Why the others have none.
     pub fn shortfalls(&self) -> Vec<String> {
         let all = self.arrivals.iter().flat_map(BTreeMap::values);
         let others = all.filter(|arrival| matches!(self.serves(arrival.ifindex), Some(Err(_))));
         others.map(|arrival| self.why_not(arrival)).collect()
     }
 
-    /// The same before anything is installed: what is known to stand in the way.
+    /// The same before an installation: the known hindrances.
     pub fn hindrances(&self) -> Vec<String> {
         let all = self.arrivals.iter().flat_map(BTreeMap::values);
         let hindered = all.filter(|arrival| arrival.hindrance.is_some() && self.managed_bridge(arrival).is_none());
@@ -488,7 +489,7 @@ impl Downlink {
         known
             .map(|arrival| {
                 format!(
-                    "what arrives by {} is not ordered: {}",
+                    "downloads on {} are not ordered: {}",
                     arrival.name,
                     self.hindered_by(arrival)
                 )
@@ -510,7 +511,7 @@ impl Downlink {
         let followed = arrivals.filter(|arrival| arrival.others > 0);
         let shown = |Arrival { name, others, .. }: &Arrival| {
             format!(
-                "tcx programs of other tools run {} of {name}: {others} (`bpftool net show dev {name}`); what they decide on is not limited",
+                "packets may bypass the limits on {name}: tcx programs of other tools run {}: {others} (`bpftool net show dev {name}`)",
                 self.way.beside()
             )
         };
@@ -527,12 +528,12 @@ impl Downlink {
 
     fn why_not(&self, arrival: &Arrival) -> String {
         let reason = self.hindered_by(arrival);
-        format!("{} by {} is not limited: {reason}", self.way.what(), arrival.name)
+        format!("{} on {} are not limited: {reason}", self.way.what(), arrival.name)
     }
 
     fn hindered_by<'a>(&'a self, arrival: &'a Arrival) -> &'a str {
         if self.managed_bridge(arrival).is_some() {
-            return "it is a port of a bridge that is managed, and has a rate itself";
+            return "it is a port of a managed bridge, and has its own rate";
         }
         let reason = arrival.hindrance.as_ref().or(self.paused.as_ref());
         let not_yet = match self.dry_run {
@@ -548,7 +549,7 @@ impl Downlink {
         (is_managed && bridge != arrival.ifindex).then_some(bridge)
     }
 
-    /// None where nothing is to be installed.
+    /// None: nothing to install.
     fn plan(&self) -> Option<DetourPlan> {
         if self.dry_run || self.paused.is_some() || !self.is_wanted() {
             return None;
@@ -573,7 +574,7 @@ impl Downlink {
 
     fn ask(&mut self) -> Option<Option<DetourPlan>> {
         let wanted = self.plan();
-        // The outcome of the last one comes first; what has failed waits.
+        // One request at a time; a failed one waits for its retry.
         let waits = self.asked.is_some() || (wanted.is_some() && self.again.next().is_some());
         if waits || wanted == self.installed {
             return None;
@@ -585,7 +586,7 @@ impl Downlink {
     fn changes(&self, new: Option<&DetourPlan>, reason: &str) -> Vec<Change> {
         let (before, after) = (self.states(self.installed.as_ref()), self.states(new));
         let all: BTreeSet<&(u32, Setting)> = before.keys().chain(after.keys()).collect();
-        // Another name alone is no change.
+        // A new name alone is no change.
         let state = |of: Option<&State>| of.map(|(_, state)| state.clone());
         let changed = all
             .into_iter()
@@ -609,10 +610,10 @@ impl Downlink {
         };
         let reason = match (after.is_some(), is_wanted, &self.paused) {
             (true, ..) if is_order => self.rates.get(ifindex).map_or_else(String::new, |rate| {
-                format!("it is {}: the queue is to stand here", rate.shown())
+                format!("the queue is moved to this host: {}", rate.shown())
             }),
-            (false, false, _) if is_order => "no rate is said of what arrives there any more".to_owned(),
-            (false, false, _) => "no limit is wanted any more".to_owned(),
+            (false, false, _) if is_order => "its download rate is not set any more".to_owned(),
+            (false, false, _) => "no limit is set any more".to_owned(),
             (false, true, Some(paused)) => paused.clone(),
             (false, true, None) => {
                 let arrival = self.arrivals.as_ref().and_then(|arrivals| arrivals.get(ifindex));
@@ -647,14 +648,14 @@ impl Downlink {
         let ordered = plan.orders.iter().map(|(ifindex, most)| {
             let name = plan.links.get(ifindex).cloned().unwrap_or_default();
             let most = mbit(*most);
-            let state = format!("bulk and background within {most} Mbit/s, less what else arrives");
+            let state = format!("bulk and background within {most} Mbit/s minus other traffic");
             ((*ifindex, Setting::DownloadOrder), (name, state))
         });
         limited.chain(ordered).collect()
     }
 }
 
-/// A link's name, and what is done there.
+/// A link's name, and its setting.
 type State = (String, String);
 
 #[cfg(test)]

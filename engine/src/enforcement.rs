@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether a queue acts on what a flow sends or receives, where it was asked for: a rate limit, or a class that is an order of packets.
-//! Input: verdicts, links with their queues, devices, and in which queue packets of a flow were seen. Output: for each such
-//! flow the link that enforces it, or why none does; one change where what was asked for is not enforced, and one where it
-//! is again. Nothing is enforced here.
+//! Whether a queue enforces what was requested for a flow: a rate limit, or a class that is an order of packets, for
+//! what it sends or receives. Input: verdicts, links with their queues, devices, and the queue in which packets of a
+//! flow were seen. Output: for each such flow the enforcing link, or why there is none; a change when enforcement ends,
+//! and one when it begins again. Enforces nothing itself.
 //!
-//! A flow that leaves by a managed link is in that link's queue. One that leaves by another device may still be in one: the
-//! device may stand on a managed link (VLAN, macvlan, bridge, some tunnels). So admission notes in which queue it last put a
-//! packet of a socket, and that decides.
+//! A flow that leaves by a managed link is in that link's queue. One that leaves by another device may still be in one:
+//! the device may be above a managed link (VLAN, macvlan, bridge, some tunnels). So admission stores in which queue it
+//! last put a packet of a socket, and that decides.
 //!
-//! Said once for a limit, or a class, and a device: users decide how many flows there are. Nor does a user decide how much is
-//! said of processes in other network namespaces.
+//! Reported once for a limit or class and a device, since users decide how many flows there are. Nor does a user decide
+//! how many reports there are on processes in other network namespaces.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, Setting, Value};
@@ -33,28 +34,27 @@ pub mod shortfalls;
 pub mod traced;
 pub mod view;
 
-/// Successive looks in which it moved and was in no queue: ten a second at TCP, one a second at UDP.
+/// Successive polls with progress outside of any queue: ten a second for TCP, one a second for UDP.
 const UNSEEN_LOOKS: u8 = 3;
 const UNSEEN_LOOKS_OF_UDP: u8 = 2;
-/// What is said of an ended shortfall is said again no sooner.
+/// A shortfall that ended is not reported again sooner.
 const REMEMBERED: std::time::Duration = std::time::Duration::from_secs(60);
 
-const PASSES_BY: &str = "it does not pass the queue for it: it may be masqueraded or translated on this host, arrive by a link that is \
-                         not managed, or in fragments";
+const PASSES_BY: &str = "its packets bypass the queue: masqueraded or translated on this host, fragmented, or \
+                         received on an unmanaged link";
 const NOT_ENFORCED: &str = "not enforced";
-const TABLE_IS_FULL: &str =
-    "the table of flows that the queue knows is full, and others of this user's have their places";
+const TABLE_IS_FULL: &str = "the flow table of the queue is full, and other flows of this user have the entries";
 
 #[derive(Debug)]
 pub enum Input {
-    /// Of the flows of [`Overview::to_be_traced`]: the link in whose queue a packet of each was
-    /// within the last moments; None: in none.
+    /// For the flows of [`Overview::to_be_traced`]: the link in whose queue a packet of each was seen lately; None: in
+    /// none.
     Traced(Vec<(Cookie, Option<u32>)>),
-    /// Processes for which something was chosen, and whose sockets are in another network namespace by now; all of them.
+    /// All processes with a choice whose sockets are in another network namespace.
     Elsewhere(Vec<elsewhere::Elsewhere>),
 }
 
-/// All that decides whether something is enforced, lent for one question.
+/// All that decides whether something is enforced, borrowed for one query.
 #[derive(Clone, Copy)]
 pub struct Overview<'a> {
     pub flows: &'a Flows,
@@ -63,17 +63,17 @@ pub struct Overview<'a> {
     pub links: &'a Links,
     pub uploads: &'a Downlink,
     pub downloads: &'a Downlink,
-    /// Why nothing is active for a while.
+    /// Why everything is suspended.
     pub paused: Option<&'a str>,
 }
 
-/// Where it is enforced, or why it is not.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+/// The enforcing link, or why there is none.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Enforcement {
-    /// The link that holds the flow's packets.
+    /// The link whose queue has the flow's packets.
     #[serde(default)]
     pub enforced_by: Option<String>,
-    /// Why they are in none.
+    /// Why none has.
     #[serde(default)]
     pub reason: Option<String>,
     /// The same for programs.
@@ -82,26 +82,26 @@ pub struct Enforcement {
 }
 
 /// Why something is not enforced.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     DryRun,
     Paused,
-    /// The table of flows that the queue knows is full.
+    /// The flow table of the queue is full.
     TableFull,
-    /// The link is managed, and has no queue of giveway's.
+    /// The link is managed, but has no giveway queue.
     NoQueue,
-    /// It leaves by a device that is not managed.
+    /// It leaves by an unmanaged device.
     NotManaged,
     /// It stays on this host.
     Loopback,
-    /// It stays in the link's own subnets, which `local` leaves out of the queue.
+    /// Local traffic of the link, which `local` excludes from the queue.
     Local,
     /// No packet has reached a managed link.
     NotSeen,
-    /// What arrives for it does not pass the queue of its limit.
+    /// Its downloads bypass the queue of its limit.
     PassesBy,
-    /// Of a newer version.
+    /// From a newer version.
     #[default]
     #[serde(other)]
     Unknown,
@@ -114,7 +114,7 @@ struct Lack {
     reason: String,
 }
 
-/// What is asked for of what is sent, or received.
+/// A request for what is sent or received.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Asked {
     Upload(LimitNumber),
@@ -130,7 +130,7 @@ impl Lack {
 }
 
 impl Asked {
-    /// What only a queue gives: of what nobody said, nothing is missing.
+    /// Only what takes a queue: without a request nothing is missing.
     fn of(verdict: &Verdict) -> Option<Self> {
         let is_said = matches!(
             verdict.by,
@@ -169,13 +169,13 @@ impl<'a> Overview<'a> {
             .map(|reason| Lack::of(Cause::Paused, format!("giveway is paused: {reason}")))
     }
 
-    /// The link that has a queue for it. None where it is not known yet.
+    /// The link whose queue has it. None: unknown yet.
     fn found(&self, asked: Asked, tracked: &Tracked) -> Option<Result<String, Lack>> {
         if let Some(reason) = self.shortfall_of_all() {
             return Some(Err(reason));
         }
         let Tracked { flow, trace, .. } = tracked;
-        // Of one that was named the queue knows by its address.
+        // A flow with an explicit class is known to the queue by its address.
         let is_told = self.classes.is_told(flow.cookie);
         if !is_told && tracked.judged.verdict.by != By::Name {
             return Some(Err(Lack::of(Cause::TableFull, TABLE_IS_FULL)));
@@ -191,7 +191,7 @@ impl<'a> Overview<'a> {
         is_unseen.then(|| Err(self.why_unmanaged(flow)))
     }
 
-    /// By this link, if it is managed.
+    /// On this link, if it is managed.
     fn served(&self, asked: Asked, tracked: &Tracked, ifindex: u32) -> Option<Result<String, Lack>> {
         let served = self.links.serves(ifindex)?;
         let lack = |reason| Lack::of(Cause::NoQueue, reason);
@@ -204,11 +204,10 @@ impl<'a> Overview<'a> {
             Ok(link) => link,
             Err(reason) => return Some(Err(lack(reason))),
         };
-        // A stream goes before other local traffic.
+        // A stream precedes other local traffic.
         let is_behind = asked == Asked::Class(Class::Background);
         if is_behind && self.links.spares(ifindex, tracked.flow.remote.ip()) {
-            let reason =
-                format!("it stays in the own subnets of {link}, whose traffic `local = \"unlimited\"` leaves out");
+            let reason = format!("local traffic of {link} bypasses the queue (local = \"unlimited\")");
             return Some(Err(Lack::of(Cause::Local, reason)));
         }
         Some(Ok(link))
@@ -231,7 +230,7 @@ impl<'a> Overview<'a> {
         }
     }
 
-    /// The same of what it receives.
+    /// The same for what it receives.
     fn found_received(&self, tracked: &Tracked) -> Option<Result<String, Lack>> {
         if let Some(reason) = self.shortfall_of_all() {
             return Some(Err(reason));
@@ -251,7 +250,7 @@ impl<'a> Overview<'a> {
         let device = self.classes.devices().get(&flow.ifindex);
         if let Some(tunnel) = device.filter(|device| device.is_tunnel()) {
             let how = self.links.how_to_manage(&tunnel.name);
-            let reason = format!("it arrives within {}, which is not managed ({how})", tunnel.shown());
+            let reason = format!("it arrives through {}, which is not managed ({how})", tunnel.shown());
             return Some(Err(Lack::of(Cause::NotManaged, reason)));
         }
         if let Some(on) = trace.seen_on {
@@ -284,7 +283,7 @@ impl<'a> Overview<'a> {
         }
     }
 
-    /// By which link.
+    /// The enforcing link.
     pub fn ordered_by(&self, tracked: &Tracked) -> Option<(&str, &Order)> {
         let yields = tracked.class > Class::Standard && tracked.judged.verdict.limits.down.is_none();
         let order = yields.then(|| self.downloads.orders(tracked.flow.ifindex)).flatten();
@@ -315,7 +314,7 @@ impl<'a> Overview<'a> {
     }
 }
 
-/// Whether it says that something that was asked for is not enforced.
+/// Whether the change reports a shortfall.
 pub fn is_shortfall(change: &Change) -> bool {
     change.new == Value::from(NOT_ENFORCED)
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What giveway decides.
+//! The decisions of giveway.
 //!
-//! In: observations of the kernel, of the peers and of the configuration, each with the time at which
-//! it was made. Out: actions, and a status that explains them. Never: a clock, a socket, a file, an
-//! environment variable, `unsafe`. That is what lets many devices be simulated in virtual time.
+//! In: observations of the kernel, of the peers and of the configuration, each with its time. Out: actions, and a
+//! status that explains them. Never: a clock, a socket, a file, an environment variable, `unsafe`. So many devices can
+//! be simulated in virtual time.
 //!
-//! There are two engines. [`network`] decides at the pace of flows, some times a second, in a thread like any other.
+//! There are two engines. [`network`] decides at the pace of flows, several times a second, in an ordinary thread.
 //! [`priority`] must decide within microseconds, in threads above everything that it gives priority to.
 #![forbid(unsafe_code)]
 

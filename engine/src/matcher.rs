@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether a rule matches: a process, the two ends of a packet or flow, or both, against the conditions of the rule. One
-//! matcher for every table of rules. It reads nothing by itself.
+//! Whether a rule matches: a process, the two ends of a packet or flow, or both, against the rule's conditions. One
+//! matcher for every table of rules. Reads nothing by itself.
 //!
-//! An executable is matched by its file, never by its name: the reader of the process says which of the executables
-//! that rules name it runs, by device and inode in the daemon's own mount namespace. So a file of the same name in
-//! another root, or a renamed process, is never taken for it.
+//! An executable is matched by its file, never by its name: the reader of the process determines which of the rules'
+//! executables it runs, by device and inode in the daemon's own mount namespace. So a file of the same name in another
+//! root, or a renamed process, never matches.
 
 use std::net::SocketAddr;
 
@@ -23,15 +23,15 @@ pub struct Ends {
     pub remote: SocketAddr,
 }
 
-/// What a socket says of its packets, and where they leave.
+/// The marks of a socket's packets, and their interface.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Marks<'a> {
     pub dscp: Dscp,
-    /// None where it is not known.
+    /// None: unknown.
     pub interface: Option<&'a str>,
 }
 
-/// [`Conditions`] whose names are looked up; all that are given must hold.
+/// [`Conditions`] with names resolved; all that are given must hold.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Matcher {
     /// An absolute path.
@@ -43,7 +43,7 @@ pub struct Matcher {
     pub unit: Option<Glob>,
     pub cgroup: Option<Glob>,
     pub protocol: Option<Protocol>,
-    /// The remote end's.
+    /// The remote host's.
     pub address: Option<Prefix>,
     pub port: Option<u16>,
     pub local_port: Option<u16>,
@@ -52,7 +52,7 @@ pub struct Matcher {
 }
 
 impl Matcher {
-    /// `uid`: of the conditions' user, which the caller looks up.
+    /// `uid`: of the conditions' user, which the caller resolves.
     pub fn new(conditions: &Conditions, uid: Option<u32>) -> Self {
         let pattern = |pattern: &Option<String>| pattern.as_deref().map(Glob::new);
         Self {
@@ -74,12 +74,12 @@ impl Matcher {
         self.holds(Some(process), None)
     }
 
-    /// Whether all conditions hold. One on a part that is not known does not.
+    /// Whether all conditions hold. One on an unknown part does not.
     pub fn holds(&self, process: Option<&Process>, ends: Option<&Ends>) -> bool {
         self.holds_for_flow(process, ends, None)
     }
 
-    /// The same, of a flow whose marks are known.
+    /// The same for a flow with known marks.
     pub fn holds_for_flow(&self, process: Option<&Process>, ends: Option<&Ends>, marks: Option<&Marks<'_>>) -> bool {
         given(&self.exe, process, |exe, process| process.executables.contains(exe))
             && given(&self.uid, process, |uid, process| {
@@ -104,13 +104,12 @@ impl Matcher {
             })
     }
 
-    /// Whether what it matches can be trusted with more than others have: a user is named, or only root decides what
-    /// the executable does.
+    /// Whether a match may get more than others: a user is given, or only root controls the executable.
     pub fn is_trusted(&self, process: &Process) -> bool {
         self.uid.is_some() || self.exe.as_ref().is_some_and(|exe| process.trusted.contains(exe))
     }
 
-    /// Whether it holds for whatever the other holds for, as far as equal conditions tell.
+    /// Whether it holds whenever the other does, as far as equal conditions show.
     pub fn covers(&self, other: &Self) -> bool {
         fn covers<T: PartialEq>(mine: &Option<T>, others: &Option<T>) -> bool {
             mine.is_none() || mine == others
@@ -128,7 +127,7 @@ impl Matcher {
             && covers(&self.interface, &other.interface)
     }
 
-    /// Whether no flow can be one that both hold for, as far as their texts tell.
+    /// Whether no flow can match both, as far as their texts show.
     pub fn excludes(&self, other: &Self) -> bool {
         fn differ<T: PartialEq>(mine: &Option<T>, others: &Option<T>) -> bool {
             mine.is_some() && others.is_some() && mine != others
@@ -147,12 +146,12 @@ impl Matcher {
             || patterns_differ(&self.cgroup, &other.cgroup)
     }
 
-    /// Whether a condition is on the process itself, beyond the cgroup that it is in.
+    /// Whether it has a condition on the process itself, beyond its cgroup.
     pub fn asks_who(&self) -> bool {
         self.exe.is_some() || self.cmdline.is_some() || self.uid.is_some()
     }
 
-    /// The executable, where it asks for nothing else.
+    /// The executable, if that is the only condition.
     pub fn only_executable(&self) -> Option<&str> {
         let only = Self {
             exe: self.exe.clone(),
@@ -161,7 +160,7 @@ impl Matcher {
         self.exe.as_deref().filter(|_| *self == only)
     }
 
-    /// Without what it asks of where a packet goes; None where that is nothing.
+    /// Without conditions on the remote host; None if it has none.
     pub fn wherever_it_goes(&self) -> Option<Self> {
         let asks = self.address.is_some() || self.port.is_some() || self.interface.is_some();
         asks.then(|| Self {
@@ -172,7 +171,7 @@ impl Matcher {
         })
     }
 
-    /// Without what it asks of what is sent; None where that is nothing.
+    /// Without packet conditions; None if it has none.
     pub fn whatever_it_sends(&self) -> Option<Self> {
         let asks = self.protocol.is_some() || self.local_port.is_some() || self.dscp.is_some();
         let wherever = self.wherever_it_goes();
@@ -184,17 +183,17 @@ impl Matcher {
         })
     }
 
-    /// Whether a packet says all that it asks for.
+    /// Whether it has packet conditions only.
     pub fn asks_only_packet(&self) -> bool {
         !self.asks_who() && self.unit.is_none() && self.cgroup.is_none()
     }
 
-    /// How many patterns have to be matched.
+    /// The number of patterns to match.
     pub fn patterns(&self) -> usize {
         [&self.cmdline, &self.unit, &self.cgroup].into_iter().flatten().count()
     }
 
-    /// In words.
+    /// For people.
     pub fn shown(&self) -> String {
         let pattern = |name, p: &Option<Glob>| p.as_ref().map(|p| format!("{name} {p}"));
         let conditions = [
@@ -214,7 +213,7 @@ impl Matcher {
     }
 }
 
-/// Whether a condition, where it is given, holds for this part, where that is known.
+/// Whether an optional condition holds for an optional part.
 fn given<C, P>(condition: &Option<C>, part: Option<&P>, holds: impl Fn(&C, &P) -> bool) -> bool {
     let holds_for = |condition| part.is_some_and(|part| holds(condition, part));
     condition.as_ref().is_none_or(holds_for)

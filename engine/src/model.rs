@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The types in which the machine is described to the engine: sockets, processes, devices, and the words that rules say of
-//! them. The ground floor: nothing here decides, or knows anything of the rest.
+//! The types that describe the machine to the engine: sockets, processes, devices, and the terms of rules. The lowest
+//! layer: decides nothing, and depends on nothing else here.
 
 mod class;
 mod link;

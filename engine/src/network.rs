@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The network engine: which subject gets which input, in which order, and whether a decision follows. What a subject decides
-//! is its own business: this file holds none of it.
+//! The network engine: which subject gets which input, in which order, and whether a decision follows. Decides nothing
+//! by itself: that belongs to the subjects.
 //!
-//! Input: one [`Input`] and the time (since any fixed origin; CLOCK_MONOTONIC in the daemon). Output: the
-//! [`Action`]s that follow. The caller carries them out and reports back; nothing is retried without it.
+//! Input: one [`Input`] and the time (since any fixed origin; CLOCK_MONOTONIC in the daemon). Output: the resulting
+//! [`Action`]s. The caller carries them out and reports back; nothing is retried without that.
 //!
-//! What one subject's result means for the next one is in [`routes`]; what others ask about the present state in [`queries`] and
-//! [`view`].
+//! The consequences of one subject's result for the others are in [`routes`], queries of the present state in
+//! [`queries`] and [`view`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -41,24 +41,24 @@ mod queries;
 mod routes;
 mod view;
 
-/// Between two decisions that peers or events of sockets cause: whatever they report, and however many connections a user
-/// opens and closes, this bounds what they cost.
+/// Between two decisions caused by peers or socket events: it bounds their cost, however many reports arrive and
+/// however many connections a user opens and closes.
 const DECISION_GAP: Duration = Duration::from_millis(10);
 
 const WAYS: [Way; 2] = [Way::Sent, Way::Received];
 
-/// What an engine is made with, besides the configuration.
+/// The parameters of an engine besides the configuration.
 pub struct Setup {
-    /// Entropy for the session's id and challenge; never the same twice ([`Network::refresh`]).
+    /// Entropy for the session's id and challenge; never reused ([`Network::refresh`]).
     pub seed: [u8; 32],
-    /// The group's keys; None works alone.
+    /// The group's keys; None: no group.
     pub keys: Option<Keyring>,
     /// The RTTs at which the kernel distinguishes new connections, ascending.
     pub rtt_resolution: Vec<Duration>,
     pub background: Means,
-    /// Decide and explain, but ask for no change of a socket.
+    /// Decide and explain, but change no socket.
     pub dry_run: bool,
-    /// What can put packets in order here.
+    /// The available queue backends.
     pub backends: Backends,
 }
 
@@ -76,22 +76,22 @@ pub struct Network {
     /// Whether there is a key.
     cooperates: bool,
     links: Links,
-    /// Limits for what arrives.
+    /// Limits for downloads.
     downloads: Downlink,
-    /// And for what is sent.
+    /// And for uploads.
     uploads: Downlink,
     shortfalls: Shortfalls,
     elsewhere: AllElsewhere,
     past_deadlines: PastDeadlines,
-    /// When everything was last decided upon, and whether the devices that send have changed since.
+    /// The time of the latest full decision, and whether the sending devices have changed since.
     decided: Duration,
     undecided: bool,
-    /// Why nothing is active for a while.
+    /// Why everything is suspended for a while.
     paused: Option<String>,
     dry_run: bool,
     changes: Changes,
     refusals: VecDeque<Refusal>,
-    /// What follows from the present step.
+    /// The actions of the present step.
     actions: Vec<Action>,
     #[cfg(feature = "corpus")]
     recording: Option<crate::corpus::recorder::Recording>,
@@ -130,8 +130,8 @@ impl Network {
         }
     }
 
-    /// Randomness from the kernel, drawn anew for the next step: sessions, challenges and nonces come of it, and what an
-    /// engine has drawn before a copy of it may have as well. And how long this machine has slept in all.
+    /// Fresh randomness from the kernel for the next step: sessions, challenges and nonces derive from it, and a copy
+    /// of this machine may have the engine's earlier randomness. With the total time that this machine has slept.
     pub fn refresh(&mut self, random: [u8; 32], slept: Duration) {
         #[cfg(feature = "corpus")]
         let random = self
@@ -141,7 +141,7 @@ impl Network {
         self.peer_group.refresh(random, slept);
     }
 
-    /// Takes in one observation and returns what follows from it.
+    /// Takes in one observation and returns the resulting actions.
     pub fn step(&mut self, now: Duration, input: Input<'_>) -> Vec<Action> {
         #[cfg(feature = "corpus")]
         if let Some(recording) = &mut self.recording {
@@ -164,12 +164,12 @@ impl Network {
     // Long: an arm an input.
     fn route(&mut self, now: Duration, input: Input<'_>) {
         match input {
-            // The link whose air is shared, and everything at once.
+            // The shared link, and everything at once.
             Input::Interface(interface) => self.follow_interface(now, interface),
             Input::Pause(reason) => self.pause(now, reason),
             Input::Tick => self.tick(now),
 
-            // Sockets: known, owned, judged, then enforced and limited.
+            // Sockets: known, owned, classified, then enforced and limited.
             Input::Poll {
                 flows,
                 complete,
@@ -184,7 +184,7 @@ impl Network {
             Input::Sockets(sockets::Input::Outcomes(outcomes)) => self.conclude_settings(now, outcomes),
             Input::Sockets(sockets::Input::TakenOver(taken)) => self.note_taken_over(now, taken),
 
-            // Classes: of processes, of what is forwarded, then of flows.
+            // Classes: of processes, of forwarded traffic, then of flows.
             Input::Class(class::Input::Processes(listed)) => self.observe_processes(now, listed),
             Input::Class(class::Input::Forwarding(sending)) => self.observe_forwarded(now, &sending),
             Input::Identified { processes, cgroups } => self.identify(now, processes, cgroups),
@@ -196,11 +196,11 @@ impl Network {
             Input::Class(class::Input::ReadAgain) => self.processes.read_again(),
             Input::Class(class::Input::Devices(devices)) => self.follow_devices(now, devices),
 
-            // Background on the CPU and the disk.
+            // CPU and disk priority of background processes.
             Input::Nice(nice::Input::Outcome { process, outcome }) => self.conclude_nice(now, process, outcome),
             Input::Nice(nice::Input::Taken(taken)) => self.note_nice_taken(now, taken),
 
-            // Queues: what links are there, what they carry, what became of a request.
+            // Queues: links, counters, outcomes.
             Input::Queue(queue::Input::Uplinks(uplinks)) => self.follow_uplinks(now, uplinks),
             Input::Queue(queue::Input::Rates(rates)) => self.set_link_rates(now, rates),
             Input::Queue(queue::Input::Subnets(subnets)) => self.links.follow_subnets(subnets),
@@ -208,7 +208,7 @@ impl Network {
             Input::Queue(queue::Input::Outcome { ifindex, outcome }) => self.conclude_queue(now, ifindex, outcome),
             Input::Queue(queue::Input::Refusals(refusals)) => self.note_refusals(refusals),
 
-            // Limits and order of what arrives, and limits of what is sent.
+            // Download order and limits, and upload limits.
             Input::Downlink(downlink::Input::Arrivals { way, arrivals, counted }) => {
                 self.observe_arrivals(now, way, arrivals, counted)
             }
@@ -216,18 +216,18 @@ impl Network {
             Input::Downlink(downlink::Input::Outcome { way, outcome }) => self.conclude_detour(now, way, outcome),
             Input::Downlink(downlink::Input::Lost { way, reason }) => self.lose_detour(now, way, reason),
 
-            // What is asked for and not enforced.
+            // Shortfalls of enforcement.
             Input::Enforcement(enforcement::Input::Traced(traced)) => self.note_traced(now, &traced),
             Input::Enforcement(enforcement::Input::Elsewhere(elsewhere)) => self.note_elsewhere(now, elsewhere),
 
-            // Other devices of the group.
+            // Peers.
             Input::Peers(peers::Input::Keys(keys)) => self.set_keys(keys),
             Input::Peers(peers::Input::Datagram { from, bytes }) => self.hear(now, from, bytes),
             Input::Peers(peers::Input::Filtered(filtered)) => self.peer_group.filtered(now, filtered),
         }
     }
 
-    /// When [`Input::Tick`] is next worth sending; None while only inputs matter.
+    /// When [`Input::Tick`] is next due; None: only other inputs matter.
     pub fn next_deadline(&self) -> Option<Duration> {
         let decision = self.undecided.then(|| self.decided + DECISION_GAP);
         let deadlines = [
@@ -240,15 +240,15 @@ impl Network {
         deadlines.into_iter().flatten().min()
     }
 
-    /// The last report to the peers: this device leaves. Worth sending more than once.
+    /// The last report to the peers: this device leaves. Worth repeating.
     pub fn farewell(&mut self, now: Duration) -> Option<Vec<u8>> {
         self.peer_group.farewell(now)
     }
 }
 
-/// After which of them everything is decided anew at once. What happens to sockets, and what changes among the peers, is
-/// followed at most once in [`DECISION_GAP`]. No other input costs a decision: neither what becomes of giveway's own actions, nor
-/// what a user asks for, nor what anyone on the link sends; what follows from those waits for the next poll.
+/// The inputs after which everything is decided at once. Socket events and changes among the peers are followed at most
+/// once in [`DECISION_GAP`]. No other input costs a decision, neither the outcome of giveway's own actions, nor a
+/// user's request, nor anything sent on the link: its consequences wait for the next poll.
 fn decides_at_once(input: &Input<'_>) -> bool {
     matches!(input, Input::Interface(_) | Input::Poll { .. } | Input::Pause(_))
 }

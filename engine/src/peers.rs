@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The peer protocol: what devices on one access point tell each other.
+//! The peer protocol between the devices on one access point.
 //!
-//! In: datagrams from anyone, what this device sends, the time. Out: datagrams to send, the peers
-//! that are authenticated and what they said last, and a count of everything refused. Layers, from the bytes up:
-//! [`codec`] (a report as bytes), [`seal`] (who may read and write them), [`session`] (who is authenticated),
-//! [`pace`] (when to report). Never: a socket, a clock, a panic on what a peer sends.
-//! `docs/protocol.md` is the specification.
+//! In: datagrams from anyone, what this device sends, the time. Out: datagrams to send, the authenticated peers with
+//! their latest reports, and a count of every refusal. Layers, from the bytes up: [`codec`] (a report as bytes),
+//! [`seal`] (encryption and authenticity), [`session`] (authenticated peers), [`pace`] (when to report). Never: a
+//! socket, a clock, a panic on what a peer sends. `docs/reference/protocol.md` is the specification.
 
 pub mod codec;
 pub mod pace;
@@ -17,6 +16,7 @@ use std::time::Duration;
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{CryptoRng, Rng, SeedableRng};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use codec::{Malformed, Purpose, Report, Sender, UNLIMITED_KBIT};
@@ -25,17 +25,17 @@ pub use pace::{Group, PaceConfig};
 pub use seal::{Key, KeyError, Keyring, MAGIC, MAX_DATAGRAM_BYTES, VERSION};
 use session::Sessions;
 
-/// No report is shorter, and none of another version may be.
+/// The shortest report of any version.
 pub const MIN_DATAGRAM_BYTES: usize = seal::OVERHEAD_BYTES + codec::MIN_BYTES;
-/// How long an older version on the link stays worth a line: the longest interval between two reports.
+/// How long an older version on the link is reported: the longest interval between two reports.
 const OLDER_SHOWN: Duration = Duration::from_millis(*codec::INTERVAL_RANGE_MS.end() as u64);
 
-/// A sleep of this length is as long as a challenge may be authenticated to be recent.
+/// After a sleep this long a challenge no longer proves recency.
 const LONG_SLEEP: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// The group's keys, read anew; None works alone.
+    /// The group's keys, read again; None: no group.
     Keys(Option<Keyring>),
     /// A datagram on the group's port.
     Datagram { from: IpAddr, bytes: &'a [u8] },
@@ -43,7 +43,7 @@ pub enum Input<'a> {
     Filtered(Filtered),
 }
 
-/// Why a datagram was not taken in.
+/// Why a datagram was refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum DatagramRefusal {
     #[error("{0} bytes are too few for a report")]
@@ -58,32 +58,32 @@ pub enum DatagramRefusal {
     FutureVersion(u8),
     #[error("sealed with a key that this device does not have")]
     UnknownKey,
-    #[error("the seal is broken")]
+    #[error("the authentication tag does not match")]
     Forged,
-    #[error("a member sealed something that is no report: {0}")]
+    #[error("an authentic datagram is not a report: {0}")]
     Malformed(#[from] Malformed),
     #[error("this device's own report came back")]
     OwnEcho,
     #[error(
-        "a report in this device's own session that it did not send: this machine is a copy of another, or that of it"
+        "a report of this device's own session that it did not send: this machine is a clone of another, or was cloned"
     )]
     Copied,
-    #[error("a report that was heard before")]
+    #[error("replayed: this report was received before")]
     Replayed,
-    #[error("a report that a newer one overtook")]
+    #[error("stale: a newer report was received before")]
     Stale,
-    #[error("its session has not yet shown that it hears this device")]
+    #[error("not authenticated: its session has not yet answered a challenge")]
     Unauthenticated,
 }
 
 /// Every datagram is counted once among those received or refused, under one name.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Counters {
     pub sent: u64,
-    /// Taken in.
+    /// Accepted.
     pub received: u64,
     pub own_echo: u64,
-    /// Sent by a copy of this machine; each begins a new session here.
+    /// Sent by a clone of this machine; each begins a new session here.
     #[serde(default)]
     pub copied: u64,
     pub malformed: u64,
@@ -95,14 +95,14 @@ pub struct Counters {
     #[serde(default)]
     pub older_version: u64,
     pub future_version: u64,
-    /// From beyond the link.
+    /// From outside of the link.
     #[serde(default)]
     pub off_link: u64,
-    /// Directly, whether they are still there.
+    /// Asked directly whether they are still there.
     pub asked: u64,
     /// Peers that fell silent.
     pub expired: u64,
-    /// Peers and strangers forgotten for want of room.
+    /// Peers and candidates forgotten for lack of room.
     pub evicted: u64,
 }
 
@@ -146,29 +146,29 @@ impl Counters {
     }
 }
 
-/// Datagrams that the socket's filter kept from the daemon.
+/// Datagrams that the socket filter refused.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Filtered {
     pub off_link: u64,
     /// Of a length that no report has.
     pub malformed: u64,
     pub older_version: u64,
-    /// Where the latest of an older version came from.
+    /// The source of the latest one of an older version.
     pub older_from: Option<IpAddr>,
 }
 
-/// What a report that was taken in changed.
+/// The effect of an accepted report.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Heard {
     /// Its session is authenticated from now on.
     Joined,
-    /// A peer that had nothing to send sends.
+    /// An idle peer sends.
     Started,
-    /// A peer has nothing more to send.
+    /// A peer is idle.
     Stopped,
-    /// The same as before, with newer numbers.
+    /// The same state with newer numbers.
     Updated,
-    /// The peer said goodbye.
+    /// The peer leaves.
     Left,
 }
 
@@ -180,7 +180,7 @@ pub struct Outgoing {
     pub datagram: Vec<u8>,
 }
 
-/// What is known about another device.
+/// Another device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Peer<'a> {
     pub address: IpAddr,
@@ -188,7 +188,7 @@ pub struct Peer<'a> {
     pub authenticated: bool,
     /// Since its last report.
     pub age: Duration,
-    /// Between its reports, as it says.
+    /// Between its reports, as announced.
     pub interval: Duration,
     /// Empty unless authenticated.
     pub senders: &'a [Sender],
@@ -196,8 +196,8 @@ pub struct Peer<'a> {
 
 /// One device's end of the protocol. Deliberately not `Clone`: a copy would take part as the same session.
 ///
-/// `now` is the time since any fixed origin. If it jumps forwards, peers fall silent and come back; if it
-/// jumps backwards, no time passed.
+/// `now` is the time since any fixed origin. After a jump forwards peers expire and return; a jump backwards counts as
+/// no time.
 pub struct PeerGroup {
     rng: ChaCha20Rng,
     keyring: Option<Keyring>,
@@ -211,7 +211,7 @@ pub struct PeerGroup {
 }
 
 impl PeerGroup {
-    /// Without a key the device neither speaks nor listens.
+    /// Without a key the device neither sends nor receives.
     pub fn new(now: Duration, rng: &mut impl CryptoRng, keyring: Option<Keyring>, config: PaceConfig) -> Self {
         let mut rng = ChaCha20Rng::from_rng(rng);
         let sessions = Sessions::new(&mut rng);
@@ -228,8 +228,9 @@ impl PeerGroup {
         }
     }
 
-    /// Before what follows. Randomness from the kernel: what was drawn here so far another copy of this machine may have too.
-    /// And how long it has slept in all, which `now` need not know: what was said to it before proves nothing afterwards.
+    /// Before the next step: fresh randomness from the kernel, since a copy of this machine may have the earlier one;
+    /// and the total time that this machine has slept, which `now` may not include: reports from before a sleep prove
+    /// nothing after it.
     pub fn refresh(&mut self, random: [u8; 32], slept: Duration) {
         self.stir(random);
         if slept.saturating_sub(self.slept) >= LONG_SLEEP {
@@ -247,12 +248,12 @@ impl PeerGroup {
         self.rng = ChaCha20Rng::from_seed(seed);
     }
 
-    /// The key file changed. Nobody is forgotten for it.
+    /// The key file changed. No peer is forgotten for it.
     pub fn set_keyring(&mut self, keyring: Option<Keyring>) {
         self.keyring = keyring;
     }
 
-    /// The interface carries reports over another version of IP: 20 bytes of header for IPv4, 40 for IPv6.
+    /// The IP header of the interface's reports: 20 bytes for IPv4, 40 for IPv6.
     pub fn set_ip_header(&mut self, bytes: u32) {
         self.pace.set_ip_header(bytes);
     }
@@ -279,7 +280,7 @@ impl PeerGroup {
         self.older = filtered.older_from.map(|from| (from, now)).or(self.older);
     }
 
-    /// A device that speaks an older version of the protocol, and so is not heard.
+    /// A device that speaks an older version of the protocol, and is ignored.
     pub fn older(&self) -> Option<IpAddr> {
         let (address, heard) = self.older?;
         (self.clock.now.saturating_sub(heard) <= OLDER_SHOWN).then_some(address)
@@ -290,7 +291,7 @@ impl PeerGroup {
         let report = Report::decode(&keyring.open(datagram)?)?;
         let tag = seal::tag_of(datagram).ok_or(DatagramRefusal::TooShort(datagram.len()))?;
         if self.sessions.is_copied(now, &report, tag) {
-            // Two copies that draw the same may each have heard another one than the other has.
+            // Two copies that draw the same randomness may each have heard different reports.
             self.stir(std::array::from_fn(|at| tag[at % seal::TAG_BYTES]));
             self.sessions.begin_anew(now, &mut self.rng);
             self.pace.hurry(now);
@@ -309,7 +310,7 @@ impl PeerGroup {
         self.sessions.renew_challenge(now, idle, &mut self.rng);
     }
 
-    /// Forgets the peers that were silent for six of their intervals; returns the addresses of those that were authenticated.
+    /// Forgets the peers that were silent for six of their intervals; returns the addresses of the authenticated ones.
     pub fn expire(&mut self, now: Duration) -> Vec<IpAddr> {
         let now = self.clock.advance(now);
         let gone = self.sessions.expire(now, &mut self.rng);
@@ -325,8 +326,8 @@ impl PeerGroup {
         Some(self.clock.outside_time(next))
     }
 
-    /// A report that is due; ask until there is none. `senders` are this device's, the most important first:
-    /// those that do not fit are left out.
+    /// A report that is due; call until None. `senders` are this device's, the most important first: those that do not
+    /// fit are left out.
     pub fn poll_report(&mut self, now: Duration, senders: &[Sender]) -> Option<Outgoing> {
         self.keyring.as_ref()?;
         let now = self.clock.advance(now);
@@ -341,7 +342,7 @@ impl PeerGroup {
         Some(Outgoing { to: None, datagram })
     }
 
-    /// The last report to everyone: this device leaves. May be sent more than once.
+    /// The last report to everyone: this device leaves. May be repeated.
     pub fn farewell(&mut self, now: Duration) -> Option<Vec<u8>> {
         let now = self.clock.advance(now);
         self.report(now, &[], Purpose::Leaving)
@@ -354,7 +355,7 @@ impl PeerGroup {
         Some(datagram)
     }
 
-    /// Besides the regular ones, and not reckoned with them: there is one for a silence, and one in answer.
+    /// Besides the regular reports, and not counted with them: there is one for a silence, and one in answer.
     fn report_to(&mut self, to: IpAddr, senders: &[Sender], purpose: Purpose) -> Option<Outgoing> {
         let interval = self.promised(senders);
         let (report, _) = self.sessions.compose_direct(senders, interval, purpose);
@@ -377,25 +378,25 @@ impl PeerGroup {
         self.pace.interval(self.group_if(sending), sending)
     }
 
-    /// A connection of this device began to send: its peers learn it at once.
+    /// A connection of this device began to send: reported at once.
     pub fn sender_started(&mut self, now: Duration) {
         let now = self.clock.advance(now);
         self.pace.started_sending(now, self.group_if(true), &mut self.rng);
     }
 
-    /// A connection of this device wants more than before, or less.
+    /// A connection of this device has another demand.
     pub fn demand_changed(&mut self, now: Duration) {
         let now = self.clock.advance(now);
         self.pace.changed_demand(now, self.group(), &mut self.rng);
     }
 
-    /// A connection of this device ceased to send.
+    /// A connection of this device stopped sending.
     pub fn sender_stopped(&mut self, now: Duration) {
         let now = self.clock.advance(now);
         self.pace.stopped_sending(now, self.group(), &mut self.rng);
     }
 
-    /// Everyone heard, authenticated or not.
+    /// All devices heard, authenticated or not.
     pub fn peers(&self) -> impl Iterator<Item = Peer<'_>> {
         self.sessions.known().map(|session| Peer {
             address: session.address,
@@ -407,7 +408,7 @@ impl PeerGroup {
         })
     }
 
-    /// Other devices that are authenticated and have connections to report.
+    /// Authenticated peers with connections to report.
     pub fn sending_devices(&self) -> usize {
         self.sessions.authenticated().filter(|s| !s.senders.is_empty()).count()
     }
@@ -424,12 +425,12 @@ impl PeerGroup {
         self.sessions.own()
     }
 
-    /// The interval active between this device's reports.
+    /// The present interval between this device's reports.
     pub fn interval(&self) -> Duration {
         self.pace.interval(self.group(), self.pace.sending())
     }
 
-    /// The whole group's regular reports, in percent of the air time, as reckoned here.
+    /// The whole group's regular reports, in percent of the airtime, as computed here.
     pub fn airtime_percent(&self) -> f64 {
         self.pace.airtime_percent(self.group())
     }
@@ -448,10 +449,10 @@ impl PeerGroup {
     }
 }
 
-/// Whatever the clock says: longer than the longest silence that is waited for.
+/// Longer than the longest silence that is waited for, whatever the clock shows.
 const LONGEST_STEP: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// Makes one time that never runs backwards out of one that may.
+/// Makes a monotonic time from one that may jump.
 struct Clock {
     outside: Duration,
     now: Duration,
@@ -471,7 +472,7 @@ impl Clock {
         self.now
     }
 
-    /// A moment of ours in the caller's time.
+    /// An inner time in the caller's terms.
     fn outside_time(&self, moment: Duration) -> Duration {
         self.outside.saturating_add(moment.saturating_sub(self.now))
     }

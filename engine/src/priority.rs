@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which threads have real-time priority, and when they lose it: processes by rule (`rules`), threads that handle requests
-//! with a deadline (`chain`), and the kernel's threads that take packets in (`napi`). Input: starts, ends and CPU times,
-//! requests, and how long threads of the starvation detector have waited. Output: what to raise and to lower, each with its
-//! reason. It never reads a process or sets a priority by itself, and never gives more than the limits allow.
+//! Which threads have real-time priority, and when they lose it: processes by rule (`rules`), threads that handle
+//! requests with a deadline (`chain`), and the kernel's receive threads (`napi`). Input: starts, ends and CPU times,
+//! requests, and the waits of the starvation detector. Output: what to raise and to lower, each with its reason. Never
+//! reads a process or sets a priority by itself, and never grants more than the limits allow.
 //!
-//! Three things keep the machine answering (after rtkit): each part has a budget of its own, all of them together have
-//! so much of all CPUs, and the starvation detector, a thread without real time on each CPU, must run every so often. A
-//! stranger decides how many packets come, so NAPI threads and chains are lowered before any rule's process loses anything.
+//! Three things keep the machine responsive (after rtkit): each part has its own budget, all together have a share of
+//! all CPUs, and the starvation detector, an ordinary thread on each CPU, must run regularly. Outsiders decide how many
+//! packets come, so NAPI threads and chains are lowered before any rule's process loses anything.
 //!
-//! Several threads may feed it, one at a time. A step is short whatever it is about: it visits what has real time, never all
-//! processes, and matches no text. So a request waits for microseconds behind another step; for 0.1 ms where 64 processes
-//! have real time and 10,000 are held (measured).
+//! Several threads may feed it, one at a time. Every step is short: it visits what has real-time priority, never all
+//! processes, and matches no text. So a request waits microseconds for another step; 0.1 ms with 64 granted processes
+//! and 10,000 known ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -55,20 +55,20 @@ pub use status::{
     BudgetStatus, ChainStatus, ChainThread, MatchedStatus, NapiStatus, PriorityCounters, PriorityStatus, RuleStatus,
 };
 
-/// giveway's thread that enforces the budgets: it must run when what it has to demote does.
+/// Giveway's thread that enforces the budgets must run before whatever it has to demote.
 pub const OWN_PRIORITY: u32 = CEILING + 1;
-/// giveway's thread that raises handlers of requests. It computes for some microseconds at a time, and must not wait until
-/// the other one has read a process, on a machine with one CPU either. The equal of the kernel's interrupt threads, so that
-/// neither comes between the other's work (`docs/realtime.md`).
+/// Giveway's thread that raises request handlers. It runs for microseconds, and must not wait for the other one to read
+/// a process, even on a machine with one CPU. It equals the kernel's interrupt threads, so that neither preempts the
+/// other (`docs/explanation/real-time-safety.md`).
 pub const CHAIN_PRIORITY: u32 = OWN_PRIORITY + 1;
-/// After a thread of the starvation detector could not run because of rules' processes, nothing is given for so long.
+/// After a rule's process starved a CPU, nothing is granted for this long.
 const HOLD: Duration = Duration::from_secs(10);
-/// For so long NAPI threads and chains are lowered, by whichever budget.
+/// NAPI threads and chains are lowered for this long, by whichever budget.
 pub const WINDOW: Duration = Duration::from_secs(1);
-/// Of one CPU, where no rule and no grant says otherwise.
+/// Of one CPU, unless a rule or a grant sets another.
 pub const DEFAULT_BUDGET_PERCENT: u32 = 80;
 
-/// What all may do together.
+/// Limits over all rules.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PriorityLimits {
     pub max_priority: u32,
@@ -77,88 +77,88 @@ pub struct PriorityLimits {
     /// Of all CPUs.
     pub total_percent: u32,
     pub window: Duration,
-    /// How long a thread of the starvation detector may wait.
+    /// The longest wait of the starvation detector.
     pub longest_wait: Duration,
     pub cpus: u32,
 }
 
-/// CPU time of a held process.
+/// CPU time of a known process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Usage {
     pub id: ProcessId,
-    /// Since its start, of all its threads.
+    /// Since its start, over all its threads.
     pub cpu: Duration,
-    /// Those that have real time.
+    /// With real-time priority.
     pub tasks: u32,
-    /// Another tool has changed what giveway gave; what was found in its place.
+    /// The policy that another tool set in place of giveway's.
     pub found: Option<String>,
 }
 
-/// What a grant has done.
+/// The outcome of a grant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GrantedTasks {
     pub tasks: u32,
     pub old: String,
 }
 
-/// A process as it is after an exec, or was found.
+/// A process after an exec, or at discovery.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StartedProcess {
     pub id: ProcessId,
     pub process: Process,
     pub tasks: u32,
-    /// Used so far, by all its threads.
+    /// So far, over all its threads.
     pub cpu: Duration,
 }
 
 /// An observation.
 #[derive(Debug)]
 pub enum Input {
-    /// A process has called exec, or was found at a start or for a new rule. `rule`: by [`first_match`], which takes longer
-    /// than others should have to wait.
+    /// A process called exec, or was discovered at a start or for a new rule. `rule`: by [`first_match`], which is too
+    /// slow to do here.
     Started {
         started: Box<StartedProcess>,
         rule: Option<Arc<PriorityRule>>,
     },
-    /// A held process has a new thread, without real time so far.
+    /// A known process has a new thread, so far without real-time priority.
     TaskAdded { id: ProcessId, tid: u32 },
-    /// A held process has ended, having used so much CPU time.
+    /// A known process has ended, with this CPU time.
     Exited { id: ProcessId, cpu: Duration },
-    /// What became of [`Action::Grant`].
+    /// The outcome of [`Action::Grant`].
     Outcome {
         id: ProcessId,
         outcome: Result<GrantedTasks, String>,
     },
-    /// [`Action::Grant`] failed for want of what polls: when it is found the next time, it is judged as if it were new.
+    /// [`Action::Grant`] failed for lack of pids: when it is discovered again, it is judged as new.
     NotGiven { id: ProcessId, reason: String },
-    /// It ended before it could be told whether it has it.
+    /// It ended before the outcome was known.
     EndedBefore { id: ProcessId },
-    /// Of all that [`Priority::granted`] names, some times within a window; and of all NAPI threads together.
+    /// For all of [`Priority::granted`], several times within a window; and for all NAPI threads in total.
     Usage { processes: Vec<Usage>, napi: Duration },
-    /// Told before the CPU time or the end of whom it is about.
+    /// Precedes the CPU time or the end of the process concerned.
     Donated(DonatedTime),
-    /// The longest wait of a thread of the starvation detector, and on which CPU.
+    /// The longest wait of the starvation detector, and its CPU.
     Starvation { cpu: u32, waited: Duration },
-    /// The threads that take packets in are these now.
+    /// The present NAPI threads.
     NapiThreads { threads: Vec<ProcessId>, priority: u32 },
-    /// What became of [`Action::RaiseNapi`]: the CPU time until then of all that are raised, and those that are not.
+    /// The outcome of [`Action::RaiseNapi`]: the CPU time so far of all raised threads, and the refused ones.
     NapiRaised { cpu: Duration, refused: Vec<RefusedThread> },
-    /// A request with a deadline is for this thread, which has no real time.
+    /// A request with a deadline for this thread, which has no real-time priority.
     Request { tid: u32, pid: u32, service: Service },
-    /// Something else is, after the deadline of its latest request, and it is raised.
+    /// Other work arrived after the deadline of its latest request, while it is raised.
     OtherWork { tid: u32 },
-    /// What became of [`Action::Raise`]: its CPU time until then.
+    /// The outcome of [`Action::Raise`]: its CPU time so far.
     Raised {
         tid: u32,
         outcome: Result<Duration, String>,
     },
-    /// A thread of which a request was reported has ended, having used so much.
+    /// A handler has ended, with this CPU time.
     HandlerEnded { tid: u32, cpu: Duration },
-    /// It was lowered, having used so much; None: it has ended.
+    /// It was lowered, with this CPU time; None: it has ended.
     Lowered { tid: u32, cpu: Option<Duration> },
     /// All threads that a chain has raised.
     Handlers(Vec<HandlerSample>),
-    /// Nothing raises handlers any more; all are lowered.
+    /// Handlers are not raised any more; all are lowered.
     ChainsEnded,
 }
 
@@ -179,9 +179,9 @@ pub enum Action {
     Revoke {
         id: ProcessId,
     },
-    /// Look at all processes for those that rules match now.
+    /// Look for processes that rules match now.
     ScanProcesses,
-    /// Each for itself. Answered by [`Input::NapiRaised`].
+    /// Each thread separately. Answered by [`Input::NapiRaised`].
     RaiseNapi {
         threads: Vec<ProcessId>,
         priority: u32,
@@ -206,7 +206,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The process of a rule that it is about.
+    /// The rule's process concerned.
     fn process(&self) -> Option<ProcessId> {
         match self {
             Self::Grant { id, .. } | Self::GrantTask { id, .. } | Self::Revoke { id } => Some(*id),
@@ -215,29 +215,29 @@ impl Action {
     }
 }
 
-/// Real-time priorities as far as giveway gives them.
+/// All real-time priorities that giveway has granted.
 #[derive(Debug)]
 pub struct Priority {
     limits: PriorityLimits,
     grants: Grants,
     rules: PriorityRules,
     held: BTreeMap<ProcessId, MatchedProcess>,
-    /// Those of the held that have real time, or are about to.
+    /// The known processes with real-time priority, or about to get it.
     having: BTreeSet<ProcessId>,
-    /// By rule, its ended processes included.
+    /// By rule, including its ended processes.
     accounts: BTreeMap<String, Account>,
-    /// Of all rules.
+    /// Over all rules.
     of_rules: Account,
     chains: Chains,
     napi: Napi,
-    /// Changes of processes of which a chain has raised a thread: they come when it has been lowered. So each thread is put
-    /// back to what it was by the part that changed it, and no part takes the other's grant for another tool's.
+    /// Changes of processes with a thread raised by a chain: deferred until it is lowered. So each part restores its
+    /// own changes, and none takes another's grant for another tool's.
     waiting: Vec<Action>,
     held_off_until: Option<Duration>,
     paused: Option<pause::Pause>,
-    /// When NAPI threads or chains were lowered because a thread of the starvation detector waits, and it waits still.
+    /// Since when NAPI threads or chains are lowered for a starvation that lasts.
     lowered_for_starvation: Option<Duration>,
-    /// Users have lost what they had because of it, and it waits still.
+    /// Users have lost their grants for a starvation that lasts.
     users_paid_for_starvation: bool,
     dry_run: bool,
     counters: PriorityCounters,
@@ -248,7 +248,7 @@ pub struct Priority {
 }
 
 impl Priority {
-    /// `rules` of the configuration, in its order: the first that matches counts.
+    /// `rules` of the configuration, in its order: the first match counts.
     pub fn new(limits: PriorityLimits, grants: Grants, rules: Vec<PriorityRule>, dry_run: bool) -> Self {
         let rules = Arc::new(rules.into_iter().map(Arc::new).collect());
         Self {
@@ -274,7 +274,7 @@ impl Priority {
         }
     }
 
-    /// Local services whose requests give their handlers priority.
+    /// Local services whose requests raise their handlers.
     #[must_use]
     pub fn with_chains(mut self, now: Duration, chains: impl IntoIterator<Item = (Service, ChainLimits)>) -> Self {
         self.set_chains(now, chains.into_iter().collect());
@@ -287,7 +287,7 @@ impl Priority {
         self.chains = Chains::new(now, self.limits.window, chains);
     }
 
-    /// Takes one observation and returns what follows from it.
+    /// Takes one observation and returns the resulting actions.
     pub fn step(&mut self, now: Duration, input: Input) -> Vec<Action> {
         #[cfg(feature = "corpus")]
         if let Some(recording) = &mut self.recording {
@@ -317,7 +317,7 @@ impl Priority {
         self.take_actions()
     }
 
-    /// The end of whatever may be asked of the engine.
+    /// The common end of all calls.
     fn take_actions(&mut self) -> Vec<Action> {
         #[cfg(feature = "corpus")]
         if let Some(recording) = &mut self.recording {
@@ -333,7 +333,7 @@ impl Priority {
         }
     }
 
-    /// Whether budgets and the starvation detector have to be looked at.
+    /// Whether budgets and the starvation detector have to be polled.
     pub fn is_active(&self) -> bool {
         !self.having.is_empty() || self.chains.threads(true).next().is_some() || self.napi.is_wanted()
     }
@@ -348,12 +348,12 @@ impl Priority {
         self.chains.threads(true).collect()
     }
 
-    /// Threads of chains that are known and not raised: they may have ended.
+    /// Known threads of chains that are not raised: they may have ended.
     pub fn not_raised(&self) -> Vec<u32> {
         self.chains.threads(false).collect()
     }
 
-    /// Whether a process's next exec, threads and end are to be reported.
+    /// Whether this process's exec calls, threads and end are to be reported.
     pub fn holds(&self, id: ProcessId) -> bool {
         self.held.contains_key(&id)
     }
@@ -362,18 +362,18 @@ impl Priority {
         self.dry_run
     }
 
-    /// They never change.
+    /// Constant.
     pub fn grants(&self) -> Grants {
         self.grants.clone()
     }
 
-    /// To be matched against outside, see [`Input::Started`].
+    /// For matching outside, see [`Input::Started`].
     pub fn rules(&self) -> PriorityRules {
         Arc::clone(&self.rules)
     }
 
-    /// A rule stands above a chain: the administrator has chosen this process's priority, and what a stranger sends does not
-    /// change it.
+    /// A rule precedes a chain: the administrator has chosen this process's priority, which requests from outside do
+    /// not change.
     fn request(&mut self, now: Duration, tid: u32, pid: u32, service: Service) {
         // Reported before its chain was suspended.
         if self.paused.is_some() {
@@ -395,7 +395,7 @@ impl Priority {
         self.held_off_until.is_some_and(|until| now < until)
     }
 
-    /// An action about a rule's process, at once or when no chain has raised a thread of it any more.
+    /// An action on a rule's process, deferred while a chain has raised a thread of it.
     fn after_chains(&mut self, now: Duration, action: Action) {
         let Some(id) = action.process() else { return };
         self.chains.lower_process(now, id.pid, &mut self.actions);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The queue on one managed link ([`links`] has them all). Input: the configuration, what the kernel can do, the link as
-//! it is now, the outcome of the last request, and counters. Output: the queue to ask for, with its reason and the rate that
-//! counts for the link: the configured one, the one found ([`measured`]), or the device's. A queue's
-//! standing form (backend, interface, what is attached to it) is journalled and explained; its tuning is only written.
-//! Never asks twice for the same, and never for anything once another tool has replaced the link's qdisc. What fails is
-//! tried again: at once when the link changes, else after longer and longer waits. Where nothing is to be held, there is no
-//! queue either ([`demand`]).
+//! The queue on one managed link ([`links`] has them all). Input: the configuration, the kernel's capabilities, the
+//! link's present state, the outcome of the last request, and counters. Output: the queue to request, its reason, and
+//! the link's rate: configured, estimated ([`measured`]), or the device's. The form of a queue (backend, interface,
+//! attachments) is journalled and explained; its tuning is only written. Never repeats a request, and never requests
+//! anything once another tool has replaced the link's qdisc. What fails is retried: at once when the link changes,
+//! otherwise with back-off. A link without traffic that needs a queue has none ([`demand`]).
 
 use std::net::IpAddr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::back_off::BackOff;
@@ -33,33 +33,34 @@ use links::Rate;
 use measured::{LinkCounters, Measured, MeasuredView, Socket};
 use traffic::{ByQdisc, QueueCounters};
 
-/// Above this a link is not what packets wait for, and one queue in place of many would slow it down.
+/// Faster links are hardly ever the bottleneck, and a single queue in place of several would slow them down.
 const FASTEST_AUTO_MBIT: f64 = 1000.0;
-/// At lower rates a packet of 64 kB, which TCP makes when it may, takes more than a millisecond.
+/// At lower rates a 64 kB segmentation-offload packet, TCP's largest, takes more than a millisecond.
 const WHOLE_BURSTS_BYTES_PER_S: u64 = 65_536_000;
 /// Preamble, frame check sequence and gap of a packet on a wired Ethernet.
 const ETHERNET_OVERHEAD_BYTES: u32 = 24;
-/// Of the rate; so much a foreground at full rate loses to starving background.
+/// One part in this many of the rate: what a foreground at full rate gives up so that background does not starve.
 const BACKGROUND_MIN_SHARE: u64 = 200;
 const MOST_BACKGROUND_MIN_BYTES_PER_S: u64 = 12_500;
-/// Where no rate is known.
+/// Without a known rate.
 const BLIND_BACKGROUND_MIN_BYTES_PER_S: u64 = 1_250;
-/// Of IPv4 and TCP with timestamps, and of these the timestamps, which TCP_MAXSEG counts as payload.
+/// IPv4 and TCP headers with timestamps; of these the timestamps, which TCP_MAXSEG counts as payload.
 const IP_HEADERS_BYTES: u32 = 52;
 const TCP_OPTIONS_BYTES: u32 = 12;
-/// A rate that is found is written where it differs by so much from what is active.
+/// An estimated rate is written when it differs from the installed one by this fraction.
 const LEAST_CHANGE: f64 = 0.01;
-/// Nobody waits that long in a queue, whatever was measured.
+/// Upper bound of a measured queueing delay.
 const LONGEST_BELOW_MS: u32 = 60_000;
-/// What is promised by is written in steps of so much of the link, and of a quarter of the wait below.
+/// The guarantee is written in steps of this percentage of the link, and of a quarter of the queueing delay at the
+/// bottleneck.
 const PERCENT_STEP: u32 = 4;
 const BELOW_STEP: u32 = 4;
-/// The delay that is worth as much as the whole link.
+/// The delay that counts as much as the whole rate.
 const A_DELAY_S: f64 = 0.05;
-/// Below it a router on the way may have an MTU problem of its own (RFC 791: 576 bytes in all).
+/// Below it a router on the path may have an MTU problem (RFC 791: 576 bytes with headers).
 const LEAST_PAYLOAD: f64 = 524.0;
-/// Queues that only order and drop: they can be restored as they were. The others shape, emulate or hold queues of
-/// their own, which an administrator meant them to.
+/// Qdiscs that only order and drop, so that they can be restored. The others shape, emulate or hold child qdiscs, which
+/// an administrator intended.
 const REPLACEABLE: [&str; 12] = [
     "noqueue",
     "pfifo_fast",
@@ -75,19 +76,19 @@ const REPLACEABLE: [&str; 12] = [
     "mq",
 ];
 
-/// What this kernel has; the reason where it has it not.
+/// The backends that this kernel has, or the reason why not.
 #[derive(Clone, Debug)]
 pub struct Backends {
     pub bpf: Result<(), String>,
     pub htb: Result<(), String>,
-    /// Packets can be marked where neither serves.
+    /// Packets can be marked without a queue of giveway's.
     pub marks: Result<(), String>,
     /// Decide and explain, but ask for no change.
     pub dry_run: bool,
 }
 
 impl Backends {
-    /// A device that changes no queue.
+    /// A device on which no queue may be changed.
     pub fn none() -> Self {
         let reason = || Err("not looked for".to_owned());
         Self {
@@ -99,29 +100,29 @@ impl Backends {
     }
 }
 
-/// A link at one moment.
+/// The present state of a link.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Uplink {
     pub ifindex: u32,
     pub name: String,
     pub mtu_bytes: u32,
-    /// Bytes that a packet has on it before its IP header.
+    /// Header bytes of a packet before its IP header.
     pub header_bytes: u32,
-    /// Ethernet on a cable, as far as the kernel shows.
+    /// Wired Ethernet, as far as the kernel shows.
     pub wired: bool,
-    /// The device's own speed, where it has one that means anything.
+    /// The link speed, where the device has a meaningful one.
     pub speed_mbit: Option<u32>,
     pub root: RootQdisc,
     /// It is switched on.
     pub up: bool,
-    /// How often it has lost its carrier so far.
+    /// Carrier losses so far.
     pub carrier_losses: u32,
-    /// It is one of those to manage now; else it was, and its queue still stands.
+    /// To be managed now; otherwise it was, and its queue is still installed.
     pub chosen: bool,
 }
 
 impl Uplink {
-    /// Whatever stands at its root: that may be of our own doing. And whether it is up, and to be managed, or not.
+    /// Ignores the root qdisc, which giveway may have changed, and whether the link is up and to be managed.
     fn is_same_link(&self, other: &Self) -> bool {
         Self {
             root: other.root.clone(),
@@ -133,77 +134,77 @@ impl Uplink {
     }
 }
 
-/// What stands at the root of a device's way out.
+/// The root qdisc of a device.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct RootQdisc {
     pub kind: String,
-    /// 0: the kernel put it there.
+    /// 0: the kernel installed it.
     pub handle: u32,
-    /// Why it could not be restored as it is: filters, a size table, children of its own.
+    /// Why it cannot be restored: filters, a size table, child qdiscs.
     pub entangled: Option<String>,
-    /// giveway put it there.
+    /// Installed by giveway.
     pub ours: bool,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
     Bpf,
     Htb,
-    /// Whatever is there: packets are only marked by class.
+    /// No queue of giveway's: packets are only marked by class.
     None,
 }
 
-/// Where the link's rate is known from.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// The source of the link's rate.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RateSource {
     Configuration,
     Device,
-    /// From what is sent.
+    /// Estimated from what is sent.
     Measured,
 }
 
-/// A queue as it is to be.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// The queue to install.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Plan {
     pub ifindex: u32,
     pub backend: Backend,
-    /// TCP is kept from making packets of many segments.
+    /// TCP builds packets of single segments.
     pub single_segments: bool,
-    /// Another tool has taken ours off: what is configured there is its own.
+    /// Another tool has removed giveway's qdisc: the present configuration is its own.
     #[serde(default)]
     pub only_if_free: bool,
     #[serde(flatten)]
     pub tuning: Tuning,
 }
 
-/// The numbers that a queue goes by. Changing them puts nothing up or down, and leaves nothing to undo.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// The parameters of a queue. Changing them installs and removes nothing, and leaves nothing to revert.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Tuning {
-    /// None: not known, so that nothing is paced and no deadline promised.
+    /// None: unknown, so that nothing is shaped and no deadline guaranteed.
     pub rate_bytes_per_s: Option<u64>,
     pub rate_source: Option<RateSource>,
     pub overhead_bytes: u32,
     pub max_packet_bytes: u32,
     pub driver_bytes: u32,
-    /// Traffic to the own subnets is no part of what the rate is for.
+    /// Local traffic is not counted in the rate.
     #[serde(default)]
     pub spares_local: bool,
-    /// What arrives is put in order there.
+    /// Downloads are ordered there.
     #[serde(default)]
     pub orders_downloads: bool,
     pub realtime_percent: u32,
     pub guard_us: u32,
     pub path_budget_us: u32,
-    /// What a packet waits in a queue that is not ours; taken from each deadline, too.
+    /// The queueing delay at the bottleneck, behind giveway's queue; also subtracted from each deadline.
     #[serde(default)]
     pub below_us: u32,
-    /// Of what is promised, for each user; None: equal shares.
+    /// Each user's share of the guarantee; None: equal shares.
     #[serde(default)]
     pub user_percent: Option<u32>,
     pub background_min_bytes_per_s: u64,
-    /// What background connects with, as TCP_MAXSEG has it; None: as long ones as others.
+    /// The TCP_MAXSEG of background connections; None: the same as for all others.
     #[serde(default)]
     pub short_mss: Option<u32>,
     pub sojourn_target_us: u32,
@@ -220,16 +221,16 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// The rate is found, and has not yet held for long enough.
+    /// The rate is estimated, and not yet steady for long enough.
     pub fn promises_nothing_yet(&self) -> bool {
         self.rate_source == Some(RateSource::Measured) && !self.admission
     }
 }
 
-/// Packets that are background wherever they are met: P0's triple, seen from here.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+/// Packets that are background wherever they are sent: P0's triple, seen from here.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, JsonSchema)]
 pub struct BackgroundFlow {
-    /// The remote end.
+    /// The remote host.
     pub address: IpAddr,
     pub port: u16,
     /// None: any.
@@ -272,12 +273,12 @@ impl BackgroundFlow {
     }
 }
 
-/// What a queue asks for.
+/// A request about the queue.
 #[derive(Clone, Debug, PartialEq)]
 pub enum QueueRequest {
-    /// Put this up in place of ours, or (None) take ours down.
+    /// Install this in place of giveway's queue; None: remove giveway's queue.
     Set(Option<Plan>),
-    /// Change the numbers that our queue goes by; nothing is installed or taken down.
+    /// Change parameters only; nothing is installed or removed.
     Tune(Tuning),
 }
 
@@ -289,44 +290,44 @@ pub struct Queue {
     queue: QueueSection,
     marks: MarksSection,
     backends: Backends,
-    /// Some flows have a limit: their packets must be seen.
+    /// Some flows have a rate limit, so their packets must be inspected.
     is_limited: bool,
     packet_rules: Vec<PacketRule>,
     demand: Demand,
     uplink: Option<Uplink>,
-    /// The link is no longer to be managed: ours is to go.
+    /// The link is no longer managed: giveway's queue is to be removed.
     leaves: bool,
-    /// Why ours is to go for a while.
+    /// Why giveway's queue is removed for a while.
     paused: Option<String>,
-    /// What is active: a queue, or marks alone.
+    /// Installed: a queue, or marks alone.
     plan: Option<Plan>,
     asked: Option<Option<Plan>>,
-    /// Could not be installed on this link, and why. They are tried again together, when nothing is active.
+    /// Backends that could not be installed on this link, with the reason. All are retried once nothing is installed.
     failed: Vec<(Backend, String)>,
     again: BackOff,
-    /// With another tool, for the root.
+    /// The conflict with another tool over the root qdisc.
     contest: Contest,
-    /// The kind of qdisc that stands there without us.
+    /// The kind of the root qdisc without giveway.
     without_us: String,
     view: QueueView,
 }
 
-/// What is active, for `status`.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+/// The installed queue, for `status`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 pub struct QueueView {
-    /// None: whatever was there serves.
+    /// None: the previous qdisc stays.
     pub installed: Option<Plan>,
-    /// What is written to packets, whatever serves them.
+    /// The marks that are written, with any queue.
     #[serde(default)]
     pub marks: LinkMarks,
     pub reason: String,
-    /// It is installed as soon as there is anything to hold.
+    /// It is installed as soon as traffic needs it.
     #[serde(default)]
     pub waits: bool,
-    /// Where the rate is found from what is sent.
+    /// Where the rate is estimated.
     #[serde(default)]
     pub estimate: Option<MeasuredView>,
-    /// As of the latest poll; None before a queue was first put up.
+    /// From the latest poll; None before the first installation.
     #[serde(default)]
     pub counters: Option<QueueCounters>,
     /// CLOCK_MONOTONIC, of that poll.
@@ -365,23 +366,23 @@ impl Queue {
             contest: Contest::default(),
             without_us: String::new(),
             view: QueueView {
-                reason: "it was not looked at yet".to_owned(),
+                reason: "not inspected yet".to_owned(),
                 ..QueueView::default()
             },
         }
     }
 
-    /// Takes in what was counted. Returns what to ask for.
+    /// Takes in the counters. Returns the next request.
     pub fn count(&mut self, now: Duration, counters: Option<QueueCounters>) -> Option<QueueRequest> {
         self.view.counted_t_ns = now.as_nanos() as u64;
         self.view.counters = counters;
         self.standing()?;
         let is_over = self.demand.observe(now, self.view.counters.as_ref()?);
-        // The outcome of the last one comes first.
+        // One request at a time.
         (is_over && self.asked.is_none()).then(|| self.ask()).flatten()
     }
 
-    /// Packets have come that want an order, and so many wait in what would be replaced. Returns what to ask for.
+    /// Packets that need an order were seen, with this backlog in the qdisc to be replaced. Returns the next request.
     pub fn demand(&mut self, now: Duration, backlog_packets: u32) -> Option<QueueRequest> {
         if self.demand.is_put_off(now, backlog_packets) {
             return None;
@@ -391,23 +392,23 @@ impl Queue {
         (waits && self.asked.is_none()).then(|| self.ask()).flatten()
     }
 
-    /// No queue stands, since there was nothing to hold.
+    /// No queue is installed, because no traffic needs one.
     fn waits_in_vain(&self) -> bool {
         self.plan.as_ref().is_some_and(|plan| plan.backend == Backend::None) && self.again.next().is_none()
     }
 
-    /// No queue is there, and one comes when there is something to hold.
+    /// No queue is installed until traffic needs one.
     pub fn is_without(&self) -> bool {
         let is_free = self.plan.is_some() && self.standing().is_none();
         is_free && self.uplink.as_ref().is_some_and(|uplink| self.waits_on(uplink))
     }
 
-    /// Its rate is found from what is sent.
+    /// Its rate is estimated.
     pub fn is_measured(&self) -> bool {
         self.rate.mbit == Some(RateMbit::Estimated) && self.standing().is_some()
     }
 
-    /// Takes in what the sockets that send by this link show. Returns what to ask for.
+    /// Takes in the sockets that send on this link. Returns the next request.
     pub fn measure(&mut self, now: Duration, sockets: &[Socket]) -> Option<QueueRequest> {
         let passed = passed(self.counters()?);
         self.measured.observe(now, sockets, passed);
@@ -418,7 +419,7 @@ impl Queue {
         };
         let promise = (tuning.admission, tuning.realtime_percent, tuning.below_us);
         let worth_it = is_another_rate || self.promise(tuning.rate_bytes_per_s) != promise;
-        // The outcome of the last one comes first.
+        // One request at a time.
         if worth_it && self.asked.is_none() {
             self.ask()
         } else {
@@ -434,8 +435,8 @@ impl Queue {
         self.backends.dry_run
     }
 
-    /// Takes in the link as it is now, and what is said of its rate. Returns what to ask for. While there is no link
-    /// everything stays.
+    /// Takes in the link's present state and its configured rate. Returns the next request. Nothing changes while there
+    /// is no link.
     pub fn observe(&mut self, now: Duration, uplink: Option<Uplink>, rate: Rate) -> Option<QueueRequest> {
         let known = std::mem::replace(&mut self.uplink, uplink);
         if self.rate.mbit != rate.mbit && self.standing().is_none() {
@@ -448,7 +449,7 @@ impl Queue {
             .standing()
             .is_some_and(|plan| plan.tuning.rate_bytes_per_s.is_some());
         if had_rate && self.rate(uplink).is_none() {
-            // What waits there is not lost with the rate.
+            // The backlog is not lost with the rate.
             self.demand.stays_on(Duration::from_nanos(self.view.counted_t_ns));
         }
         if !uplink.root.ours {
@@ -476,39 +477,39 @@ impl Queue {
         self.ask()
     }
 
-    /// The link is no longer to be managed. Returns what to ask for.
+    /// The link is no longer managed. Returns the next request.
     pub fn leave(&mut self) -> Option<QueueRequest> {
         self.leaves = true;
         self.again.reset();
         self.ask()
     }
 
-    /// Nothing of ours is there for this reason, until there is none. Returns what to ask for.
+    /// Removes everything of giveway's for this reason; None resumes. Returns the next request.
     pub fn pause(&mut self, reason: Option<&String>) -> Option<QueueRequest> {
         self.paused = reason.cloned();
         self.ask()
     }
 
-    /// Nothing of ours is there, and nothing is being done about it.
+    /// Nothing of giveway's is installed or requested.
     pub fn is_gone(&self) -> bool {
         self.plan.is_none() && self.asked.is_none()
     }
 
-    /// The device is gone, and took its queue along. Returns the change that this is.
+    /// The device was removed, and its queue with it. Returns this change.
     pub fn vanish(&mut self) -> Option<Change> {
         let uplink = self.uplink.as_ref()?;
-        self.view.reason = format!("{} is gone", uplink.name);
+        self.view.reason = format!("{} was removed", uplink.name);
         let change = self.change(None, true);
         self.plan.take().and(change).map(|change| Change {
-            new: "gone with the link".into(),
+            new: "removed with the link".into(),
             ..change
         })
     }
 
-    /// Takes in what rules say. Returns what to ask for.
+    /// Takes in the rules. Returns the next request.
     pub fn follow(&mut self, is_limited: bool, packet_rules: Vec<PacketRule>) -> Option<QueueRequest> {
         (self.is_limited, self.packet_rules) = (is_limited, packet_rules);
-        // The outcome of the first request comes first; what has failed waits.
+        // One request at a time; a failed one waits for its retry.
         let waits = self.asked.is_some() || self.again.next().is_some();
         if self.plan.is_none() && waits {
             return None;
@@ -521,7 +522,7 @@ impl Queue {
         [self.again.next(), self.contest.until].into_iter().flatten().min()
     }
 
-    /// Returns what to ask for, where it is time for that.
+    /// Returns a request that is due for a retry.
     pub fn try_again(&mut self, now: Duration) -> Option<QueueRequest> {
         if self.contest.is_due(now) && self.asked.is_none() {
             return self.ask();
@@ -533,7 +534,7 @@ impl Queue {
         self.ask()
     }
 
-    /// Takes in the outcome of the last request. Returns the change that was made, and what to ask for next.
+    /// Takes in the outcome of the last request. Returns the change, and the next request.
     pub fn conclude(&mut self, now: Duration, outcome: Result<(), String>) -> (Option<Change>, Option<QueueRequest>) {
         let Some(asked) = self.asked.take() else {
             return (None, None);
@@ -546,7 +547,7 @@ impl Queue {
                 false => self.change(asked, false),
             };
             self.plan = None;
-            // Another backend may not fail.
+            // Another backend may succeed.
             let next = self.ask();
             let is_queue = matches!(&next, Some(QueueRequest::Set(Some(plan))) if plan.backend != Backend::None);
             if !is_queue && self.again.next().is_none() {
@@ -593,7 +594,7 @@ impl Queue {
         })
     }
 
-    /// Another tool may replace what we put there.
+    /// Another tool may replace giveway's queue.
     fn notice_others(&mut self, now: Duration) {
         let (Some(uplink), false) = (&self.uplink, self.backends.dry_run) else {
             return;
@@ -607,18 +608,18 @@ impl Queue {
         }
     }
 
-    /// A queue of ours that is active.
+    /// Giveway's installed queue.
     fn standing(&self) -> Option<&Plan> {
         let is_queue = |plan: &&Plan| plan.backend != Backend::None;
         self.plan.as_ref().filter(is_queue)
     }
 
-    /// By which packets are marked.
+    /// The plan by which packets are marked.
     fn marking(&self) -> Option<&Plan> {
         self.plan.as_ref().filter(|_| !self.backends.dry_run)
     }
 
-    /// What packets of this class that leave here are marked with.
+    /// The mark for packets of this class on this link.
     pub fn mark(&self, class: Class) -> Option<Dscp> {
         self.marking()?.tuning.marks.of(class)
     }
@@ -634,8 +635,8 @@ impl Queue {
             .or_else(|no_queue| self.choose_marks(uplink, no_queue))
     }
 
-    /// Where there is no queue, for this reason. A fast link's packets are not worth a look at each, unless some are limited or
-    /// what arrives is ordered by what leaves.
+    /// Marks for a link without a queue, for this reason. On a fast link inspecting each packet is not worth its cost,
+    /// unless some flows are limited or downloads are ordered.
     fn choose_marks(&self, uplink: &Uplink, no_queue: String) -> Result<(Plan, String), String> {
         let plan = self.plan(uplink, Backend::None, self.rate(uplink));
         let is_seen = !is_fast(uplink) && (!plan.tuning.marks.is_empty() || self.waits_on(uplink));
@@ -673,31 +674,31 @@ impl Queue {
         }
     }
 
-    // Long: each backend has its reason, and each that cannot be had.
+    // Long: each backend has its reason, and each unavailable one.
     fn backend(&self, uplink: &Uplink, rate: Option<(f64, RateSource)>) -> Result<(Backend, String), String> {
         let name = &uplink.name;
         let known = match rate {
             Some((mbit, RateSource::Configuration)) => {
-                format!(
-                    "{name} carries {mbit} Mbit/s, by rate_mbit in {}",
-                    self.rate.configured_in
-                )
+                format!("{name} has {mbit} Mbit/s (rate_mbit in {})", self.rate.configured_in)
             }
-            Some((mbit, RateSource::Device)) => format!("{name} carries {mbit} Mbit/s, as the device says"),
+            Some((mbit, RateSource::Device)) => format!("{name} has {mbit} Mbit/s (the device's link speed)"),
             Some((_, RateSource::Measured)) => format!(
-                "{name} is paced by what its connections deliver, by rate_mbit = \"auto\" in {}",
+                "the rate of {name} is estimated from its connections (rate_mbit = \"auto\" in {})",
                 self.rate.configured_in
             ),
             None if self.rate.mbit == Some(RateMbit::Estimated) => {
                 format!(
-                    "the rate of {name} is found as soon as connections fill it, by rate_mbit = \"auto\" in {}",
+                    "the rate of {name} is estimated once connections fill it (rate_mbit = \"auto\" in {})",
                     self.rate.configured_in
                 )
             }
-            None => format!("{name} has no known rate (rate_mbit in {})", self.rate.configured_in),
+            None => format!(
+                "the rate of {name} is unknown (set rate_mbit in {})",
+                self.rate.configured_in
+            ),
         };
         let unknown = if rate.is_none() {
-            ": nothing is paced and no deadline promised"
+            ": not shaping, and no deadline is guaranteed"
         } else {
             ""
         };
@@ -707,10 +708,10 @@ impl Queue {
         };
         let htb = || match rate {
             _ if self.rate.mbit == Some(RateMbit::Estimated) => Err(format!(
-                "rate_mbit = \"auto\" in {} needs the BPF qdisc, and htb cannot order without a rate: give {name} a number",
+                "rate_mbit = \"auto\" in {} needs the BPF qdisc; for htb, set rate_mbit of {name} to a number",
                 self.rate.configured_in
             )),
-            None => Err(format!("htb cannot order without a rate, and {known}")),
+            None => Err(format!("htb needs a rate, and {known}")),
             Some(_) => self.usable(Backend::Htb, &self.backends.htb),
         };
         match self.queue.backend {
@@ -721,26 +722,26 @@ impl Queue {
                     && is_fast(uplink)
                 {
                     return Err(format!(
-                        "{known}: packets hardly wait there, and one queue would slow it down"
+                        "{known}: hardly any queue forms on so fast a link, and one queue would slow it down"
                     ));
                 }
                 match qdisc() {
                     Ok(_) if self.waits_on(uplink) => Err(format!(
-                        "{known}, and there is nothing to hold: {} serves until a packet comes that is background, a \
-                         stream or has a deadline",
+                        "{known}, and no traffic needs a queue: {} stays until a background, stream or deadline packet is \
+                         sent",
                         self.without_us
                     )),
                     Ok(backend) => Ok((backend, format!("{known}{unknown}"))),
                     Err(no_qdisc) => match htb() {
-                        Ok(backend) => Ok((backend, format!("{known}; no BPF bpf: {no_qdisc}"))),
-                        Err(no_htb) => Err(format!("no BPF bpf: {no_qdisc}; {no_htb}")),
+                        Ok(backend) => Ok((backend, format!("{known}; no BPF qdisc: {no_qdisc}"))),
+                        Err(no_htb) => Err(format!("no BPF qdisc: {no_qdisc}; {no_htb}")),
                     },
                 }
             }
         }
     }
 
-    /// Whether a queue could be there, and nothing is to be held yet. Packets that are to be must be seen.
+    /// Whether a queue is possible but not needed yet. Admission must see the packets that would need it.
     fn waits_on(&self, uplink: &Uplink) -> bool {
         let is_usable = |backend, kernel| self.usable(backend, kernel).is_ok();
         self.queue.backend == BackendName::Auto
@@ -804,19 +805,19 @@ impl Queue {
             sojourn_target_us: u32::try_from(target_us).unwrap_or(u32::MAX),
             sojourn_interval_us: u32::try_from((2 * target_us).max(100_000)).unwrap_or(u32::MAX),
             admission,
-            // Where nothing is promised a deadline is an order, which no packet is dropped for.
+            // Without a guarantee a deadline is only an order, for which no packet is dropped.
             drop_late: self.queue.drop_late && (admission || !is_found),
             cpu_gate: self.queue.cpu_gate,
             call_marks: self.queue.call_marks,
             packet_rules: self.packet_rules.clone(),
-            // htb takes the class of a packet from there.
+            // htb classifies packets by it.
             marks: LinkMarks::new(&self.marks, !uplink.wired, backend != Backend::Htb),
         };
         let is_queue = backend != Backend::None;
         Plan {
             ifindex: uplink.ifindex,
             backend,
-            // The form of a queue does not follow what is found.
+            // The form of a queue does not depend on the estimate.
             single_segments: is_queue
                 && (is_found || rate_bytes_per_s.is_some_and(|rate| rate < WHOLE_BURSTS_BYTES_PER_S)),
             only_if_free: is_queue && self.contest.began,
@@ -824,8 +825,8 @@ impl Queue {
         }
     }
 
-    /// Whether deadlines are promised, for which part of the pacing rate, and what a packet waits below. Where the rate is found
-    /// that part is of what held (docs/link-rate.md).
+    /// Whether deadlines are guaranteed, the percentage of the rate that is, and the queueing delay at the bottleneck.
+    /// With an estimated rate the percentage is of its lower bound (docs/explanation/link-rate.md).
     fn promise(&self, rate_bytes_per_s: Option<u64>) -> (bool, u32, u32) {
         let percent = self.queue.realtime_percent;
         if self.rate.mbit != Some(RateMbit::Estimated) {
@@ -836,7 +837,7 @@ impl Queue {
             return (false, percent, 0);
         };
         let held = (promise.bytes_per_s / paced as f64).min(1.0);
-        // In steps, so that not each poll writes another one.
+        // In steps, so that not every poll writes.
         let of_paced = (f64::from(percent) * held) as u32 / PERCENT_STEP * PERCENT_STEP;
         let mut below_ms = 1;
         while below_ms < LONGEST_BELOW_MS && Duration::from_millis(below_ms.into()) < promise.below {
@@ -845,7 +846,7 @@ impl Queue {
         (true, of_paced.clamp(1, percent), 1_000 * below_ms)
     }
 
-    /// docs/queue.md, *The minimum rate*.
+    /// docs/explanation/queue-and-admission.md, *The minimum rate*.
     fn background_min_bytes_per_s(&self, rate_bytes_per_s: Option<u64>) -> u64 {
         let of_rate = |rate: u64| (rate / BACKGROUND_MIN_SHARE).min(MOST_BACKGROUND_MIN_BYTES_PER_S);
         match self.queue.background_min_kbit {
@@ -854,7 +855,7 @@ impl Queue {
         }
     }
 
-    /// docs/queue.md, *Short segments*.
+    /// docs/explanation/queue-and-admission.md, *Short segments*.
     fn short_mss(&self, uplink: &Uplink, rate_bytes_per_s: Option<u64>) -> Option<u32> {
         let rate = rate_bytes_per_s.filter(|_| self.queue.short_segments)? as f64;
         let headers = f64::from(uplink.header_bytes + IP_HEADERS_BYTES);
@@ -865,7 +866,7 @@ impl Queue {
 
     fn change(&self, new: Option<Plan>, made: bool) -> Option<Change> {
         let uplink = self.uplink.as_ref()?;
-        let without_us = || format!("{} (not ours)", self.without_us);
+        let without_us = || format!("{} (not giveway's)", self.without_us);
         let shown = |plan: &Option<Plan>| plan.as_ref().map_or_else(without_us, Plan::shown);
         Some(Change {
             subject: Subject::Interface {
@@ -882,14 +883,14 @@ impl Queue {
     }
 }
 
-/// Whether the one comes from the other by tuning alone.
+/// Whether the two differ in tuning only.
 fn is_tuning(old: Option<&Plan>, new: Option<&Plan>) -> bool {
     let standing = |plan: &Plan| (plan.ifindex, plan.backend, plan.single_segments);
     old.is_some() && old.map(standing) == new.map(standing)
 }
 
 impl Plan {
-    /// In a few words.
+    /// Short form.
     pub fn shown(&self) -> String {
         let backend = match self.backend {
             Backend::Bpf => "BPF qdisc",
@@ -898,7 +899,7 @@ impl Plan {
         };
         match self.tuning.rate_bytes_per_s {
             Some(rate) => format!("{backend} at {} kbit/s", rate * 8 / 1000),
-            None => format!("{backend}, unpaced"),
+            None => format!("{backend}, not shaping"),
         }
     }
 }
@@ -925,7 +926,7 @@ fn is_fast(uplink: &Uplink) -> bool {
         .is_some_and(|mbit| f64::from(mbit) > FASTEST_AUTO_MBIT)
 }
 
-/// Whether what stands at the root of this link can be restored as it is.
+/// Whether the root qdisc of this link can be restored.
 ///
 /// # Errors
 /// Why not.
@@ -933,10 +934,10 @@ pub fn may_replace(name: &str, root: &RootQdisc) -> Result<(), String> {
     if root.ours {
         return Ok(());
     }
-    let alone = "it is left alone (`tc qdisc del` it, or backend = \"none\" in [queue])";
+    let alone = "it is not replaced (remove it with `tc qdisc del`, or set backend = \"none\" in [queue])";
     if !REPLACEABLE.contains(&root.kind.as_str()) {
         return Err(format!(
-            "{name} has the qdisc {}, which could not be restored as it is; {alone}",
+            "{name} has the qdisc {}, which giveway could not restore; {alone}",
             root.kind
         ));
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rates as people write them on a command line: a number and its unit. Input: text. Output: bytes a second, or what is
-//! wrong with the text. Configuration files have the unit in the key's name. (A link's rate is [`crate::queue`]'s business.)
+//! Rates on a command line: a number with its unit. Input: text. Output: bytes a second, or what is wrong with the
+//! text. Configuration files have the unit in the key's name. (The rate of a link belongs to [`crate::queue`].)
 
 use std::ops::RangeInclusive;
 
 use crate::quantity::Quantity;
 
-/// Of every rate that a limit may have, Mbit/s.
+/// The range of rate limits, Mbit/s.
 pub const MBIT: RangeInclusive<f64> = 0.01..=10_000.0;
 const RATE: Quantity = Quantity {
     noun: "a rate",
@@ -19,7 +19,7 @@ const BYTES_PER_MBIT: f64 = 125_000.0;
 /// As `2.5mbit`, `800kbit` or `1gbit`.
 ///
 /// # Errors
-/// Where there is no unit, another one, or the rate is none that a limit may have.
+/// Without a unit, with another one, or out of the range of rate limits.
 pub fn parse(text: &str) -> Result<u64, String> {
     let mbit = RATE.parse(text, "mbit")?;
     if mbit == 0.0 {
@@ -30,10 +30,10 @@ pub fn parse(text: &str) -> Result<u64, String> {
     bytes_per_s(mbit)
 }
 
-/// Of so many Mbit/s.
+/// From Mbit/s.
 ///
 /// # Errors
-/// Where no limit may have that rate.
+/// Out of the range of rate limits.
 pub fn bytes_per_s(mbit: f64) -> Result<u64, String> {
     if MBIT.contains(&mbit) {
         Ok((mbit * BYTES_PER_MBIT).round() as u64)
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rate_or_none_that_a_limit_may_have_is_refused_with_the_reason() {
+    fn invalid_rates_are_refused_with_the_reason() {
         for (text, reason) in [
             ("", "is not a rate"),
             ("mbit", "is not a rate"),
@@ -93,7 +93,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_written_is_a_rate_within_the_bounds_or_an_error(text in "\\PC{0,24}|[0-9.]{0,9}[kmgKMG]?bit") {
+        fn any_text_is_a_rate_within_the_bounds_or_an_error(text in "\\PC{0,24}|[0-9.]{0,9}[kmgKMG]?bit") {
             if let Ok(rate) = parse(&text) {
                 prop_assert!((1_250..=1_250_000_000).contains(&rate), "{rate}");
             }

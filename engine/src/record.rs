@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The log of what the kernel monitor saw and what was changed: one JSON object a line, `giveway record`'s
-//! file format. The first line is a [`Header`], every other one a [`Record`].
+//! The log of the kernel monitor's polls and of changes: one JSON object a line, `giveway record`'s file format. The
+//! first line is a [`Header`], every other one a [`Record`].
 //!
-//! A reader refuses a file of a newer version and passes over kinds that it does not know.
+//! A reader refuses a file of a newer version and skips unknown kinds.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::change::Change;
 use crate::model::{Cookie, Flow, FlowEvent};
 use crate::queue::traffic::Refusal;
 
-/// Raised when a field changes its meaning or a kind goes; a new field or kind does not raise it. In version 1 the kinds
+/// Increased when a field changes its meaning or a kind is removed, not for a new field or kind. In version 1 the kinds
 /// `cap` and `queue` stood for `change`.
 pub const VERSION: u32 = 1;
 
@@ -28,7 +28,7 @@ pub struct Header {
     pub kernel: String,
     pub host: String,
     pub interface: Option<String>,
-    /// Where the `t_ns` of the records (CLOCK_MONOTONIC) stands in real time.
+    /// The wall-clock time of the records' `t_ns` (CLOCK_MONOTONIC).
     pub started_t_ns: u64,
     pub started_unix_ns: u64,
 }
@@ -56,27 +56,27 @@ impl Record {
 pub enum What {
     /// One socket in one poll.
     Flow(Box<Flow>),
-    /// Something happened to a socket.
+    /// A socket event.
     Event {
         cookie: Cookie,
         #[serde(flatten)]
         event: FlowEvent,
     },
-    /// giveway changed something, or would have.
+    /// Giveway changed something, or would have.
     Change(Box<Change>),
     /// A packet with a deadline was not sent.
     Refusal(Refusal),
-    /// The number of devices that send has changed, this one included.
+    /// The number of sending devices has changed, this one included.
     Senders { devices: u32, connections: u32 },
-    /// A peer is authenticated from now on, or is gone: it has left, or (`expired`) fell silent.
+    /// A peer was authenticated, or is gone: it has left, or (`expired`) fell silent.
     Peer {
         address: IpAddr,
         present: bool,
         expired: bool,
     },
-    /// The reader was too slow: this number of records is missing here.
+    /// The reader was too slow: this many records are missing here.
     Lost { lines: u64 },
-    /// A kind of an older or a newer version.
+    /// A kind of another version.
     #[serde(other)]
     Unknown,
 }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_other_versions_are_passed_over() {
+    fn unknown_kinds_are_skipped() {
         let line = r#"{"t_ns":5,"kind":"cap","cookie":7,"old":null,"new":43,"rule":"fixed","reason":"","made":true}"#;
         assert_eq!(serde_json::from_str::<Record>(line).unwrap().what, What::Unknown);
     }

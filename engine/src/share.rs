@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How much of the link each sender of this device may use.
 //!
-//! Input: the time, what is known of the link and of the others on it, and this device's connections that send.
-//! Output: limits for each of them. A policy may keep state; it never touches a socket.
+//! Input: the time, the link and its peers, and this device's connections that send. Output: limits for each of them. A
+//! policy may keep state; it never touches a socket.
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Setting, Value};
@@ -18,24 +19,24 @@ mod estimated;
 mod fixed;
 pub mod limiter;
 
-/// No cap is ever below this many segments: enough for fast retransmit to work (three duplicate ACKs,
-/// RFC 5681 section 3.2), and the floor that no peer's word can push a device below.
+/// The smallest cap in segments: enough for fast retransmit (three duplicate ACKs, RFC 5681 section 3.2), and the floor
+/// that no peer's report can push a device below.
 pub const FLOOR_SEGMENTS: u32 = 4;
 
-/// IP and TCP headers with timestamps: what a segment on the link has beside its payload.
+/// IP and TCP headers with timestamps: a segment's bytes on the link beside its payload.
 pub const HEADER_BYTES: u32 = 52;
 
-/// How many share the air: devices that send, and the connections among which this one divides its share.
+/// How many share the medium: sending devices, and the connections among which this one divides its share.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Sharing {
-    /// Devices that do, this one included where it does.
+    /// Sending devices, this one included if it sends.
     pub devices: u32,
-    /// This device's connections that do.
+    /// This device's sending connections.
     pub connections: u32,
 }
 
 impl Sharing {
-    /// With one more connection of this device that sends.
+    /// With one more sending connection of this device.
     pub fn with_one_more(self) -> Self {
         let others = self.devices - u32::from(self.connections > 0);
         Self {
@@ -45,7 +46,7 @@ impl Sharing {
     }
 }
 
-/// The limits of one connection; None leaves a setting as it was found.
+/// The limits of one connection; None leaves a setting unchanged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits {
     /// Segments.
@@ -63,12 +64,12 @@ impl Limits {
     }
 }
 
-/// The managed link and the others on it.
+/// The managed link and its peers.
 pub struct Link<'a> {
     pub sharing: Sharing,
-    /// What each of the peers reports of its senders.
+    /// The peers' reports.
     pub peers: &'a PeerGroup,
-    /// Of giveway's queue on the link, as of the latest poll; None without one.
+    /// Giveway's queue on the link at the latest poll; None without one.
     pub queue: Option<&'a QueueCounters>,
 }
 
@@ -77,70 +78,69 @@ pub struct Link<'a> {
 pub struct Member {
     pub cookie: Cookie,
     pub class: Class,
-    /// Its share is this many times that of a connection with weight 1.
+    /// Its share is this multiple of that of a connection with weight 1.
     pub weight: u32,
     /// Smoothed.
     pub rtt: Duration,
     pub min_rtt: Duration,
-    /// Of the packet that was acknowledged last; zero where the kernel does not tell.
+    /// Of the packet acknowledged last; zero where the kernel does not report it.
     pub latest_rtt: Duration,
     /// Segments.
     pub cwnd: u32,
     pub delivery_rate_bytes_per_s: u64,
-    /// Since the connection began, those acknowledged selectively included; wraps.
+    /// Since the connection began, selectively acknowledged ones included; wraps.
     pub delivered_segments: u32,
     pub mss_bytes: u32,
     pub unsent_bytes: u64,
-    /// It repeats what was lost.
+    /// It retransmits.
     pub is_repeating: bool,
 }
 
 /// A policy. One is active at a time.
 pub trait SharePolicy: Send {
-    /// As `status` and `why` call it.
+    /// As in `status` and `why`.
     fn name(&self) -> &'static str;
 
-    /// The limits of the members, in their order. Asked at every poll, and between two polls where
-    /// this device or the number of others that send changes.
+    /// The limits of the members, in their order. Called at every poll, and between polls when the number of this
+    /// device's or the peers' senders changes.
     fn allot(&mut self, now: Duration, link: &Link<'_>, members: &[Member]) -> Vec<Limits>;
 
-    /// The limits that one more connection of this device would get, by its round-trip time. Asked for all round-trip times of a
-    /// table whenever a device starts or stops, so what they have in common is computed once.
+    /// The limits that one more connection of this device would get, by its RTT. Called for all RTTs of a table
+    /// whenever a device starts or stops, so their common part is computed once.
     fn newcomer<'a>(&'a self, link: &Link<'_>) -> Box<dyn Fn(Duration) -> Limits + 'a>;
 
-    /// The evidence behind the limits of a connection with this round-trip time, for `why`.
+    /// The evidence behind the limits of a connection with this RTT, for `why`.
     fn reason(&self, link: &Link<'_>, rtt: Duration) -> String;
 
-    /// What it does just now, where that is the same for all connections; for `status`.
+    /// The present action, if it is the same for all connections; for `status`.
     fn doing(&self, _: &Link<'_>) -> Option<String> {
         None
     }
 
-    /// The same in numbers, of a capacity that is found.
+    /// The same in numbers, for an estimated capacity.
     fn estimate(&self, _: &Link<'_>) -> Option<EstimateView> {
         None
     }
 
-    /// Whether those that want less than they may have leave the rest to the others.
+    /// Whether connections with less demand leave the rest to the others.
     fn shares_by_demand(&self) -> bool {
         false
     }
 
-    /// What a connection of this device could use, in bytes a second, as peers are told; None: whatever it gets.
+    /// The demand of a connection of this device in bytes a second, as reported to peers; None: its goodput.
     fn demand(&self) -> Option<f64> {
         None
     }
 
-    /// The managed interface is another, or on another network: what was learnt is of no air that is there.
+    /// The managed interface is another one, or on another network: what was learnt does not apply.
     fn forget(&mut self) {}
 
-    /// While the same devices share the air, a limit that differs by less than one part in so many of the last one is
-    /// taken as the same.
+    /// While the same devices share the medium, a limit that differs by less than this fraction is unchanged.
     fn settled_within(&self) -> u64 {
         16
     }
 
-    /// Who has no limits any more has first grown back to what is theirs: their caps go at once.
+    /// A suspended connection first grows back to the unlimited window: its cap is cleared at once.
     fn clears_at_once(&self) -> bool {
         false
     }
@@ -153,7 +153,7 @@ pub fn from_config(config: &Config) -> Box<dyn SharePolicy> {
             let estimated = estimated::EstimatedCapacity::from_config(&config.cap);
             match config.cap.policy {
                 CapPolicyName::Estimated => Box::new(estimated),
-                // A key goes wherever its device does: among others' devices it is to change nothing.
+                // A key moves with its device: among other devices it must not change anything.
                 _ => Box::new(estimated.only_beside_members()),
             }
         }
@@ -161,32 +161,32 @@ pub fn from_config(config: &Config) -> Box<dyn SharePolicy> {
     }
 }
 
-/// The share of a capacity that is found, and what is done with it (docs/shares.md).
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+/// The estimated share and its state (docs/explanation/shared-capacity.md).
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct EstimateView {
     pub phase: SharePhase,
-    /// Of a connection that has its device's share to itself; None until something is known of it.
+    /// For a connection alone on its device; None until it is known.
     pub share_bytes_per_s: Option<u64>,
-    /// What its packets may wait.
+    /// The target queueing delay.
     pub target_queueing_delay_us: u64,
     /// None while limits are active.
     pub limits_return_in_ms: Option<u64>,
-    /// What the group moves with limits, of what unlimited TCP would move; None where that is not known.
+    /// The group's goodput with limits, relative to unlimited TCP; None where unknown.
     pub percent_of_unlimited: Option<f64>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SharePhase {
-    /// No packet waits yet.
+    /// No queue yet.
     Start,
-    /// A queue has gone, and the share grows.
+    /// The queue has drained, and the share grows.
     Probe,
     /// The queue is kept at its target.
     Steady,
-    /// Half of the share is sent, until a queue has gone.
+    /// Half of the share is sent until the queue has drained.
     Drain,
-    /// Nothing is limited for a while, to measure what TCP without limits gets here.
+    /// Not limiting for a while, to measure unlimited TCP.
     Baseline,
     /// Limits do not help here, so nothing is limited for a while.
     Suspended,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is known of each socket over time: whether it sends or receives, how much, which process has it, its class, and what
-//! limits it. Input: what the monitor shows, and events. Output: facts; what follows from them is decided elsewhere.
+//! The history of each socket: whether it sends or receives, how much, its process, its class, and its limits. Input:
+//! polls and events of the monitor. Output: facts; decisions are made elsewhere.
 
 use crate::change::{Setting, Value};
 use crate::model::{Cookie, Flow, FlowEvent};
@@ -17,14 +17,14 @@ pub mod trace;
 
 #[derive(Debug)]
 pub enum Input {
-    /// The UDP sockets that something was sent on; one that is absent is gone.
+    /// The UDP sockets that sent something; an absent one is closed.
     Datagrams(Vec<Flow>),
-    /// What happened to sockets, in order.
+    /// Socket events, in order.
     Events(Vec<(Cookie, FlowEvent)>),
-    /// New connections were given their caps in the kernel, from the table of [`crate::share::limiter::CapTable`].
+    /// The kernel capped new connections by the table [`crate::share::limiter::CapTable`].
     CappedAtConnect(Vec<(Cookie, u32)>),
     /// The outcome of each setting of each [`setting::Request`].
     Outcomes(Vec<(Cookie, Setting, Outcome)>),
-    /// Settings that were ours until somebody else set them, to this.
+    /// Settings of giveway that another tool has overwritten with these values.
     TakenOver(Vec<(Cookie, Setting, Value)>),
 }

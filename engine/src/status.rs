@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is active and why, at one moment: the one model behind `status`, `why` and every later view. Numbers, each
-//! with its unit in its name; only a reason is text.
+//! The state of the daemon with its reasons, at one moment: the one model behind `status`, `why` and every other view.
+//! Numbers, each with its unit in its name; only a reason is text.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::change::Latest;
@@ -24,13 +25,13 @@ use crate::queue::links::LinkView;
 use crate::queue::traffic::Refusal;
 use crate::share::EstimateView;
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct Status {
     #[serde(flatten)]
     pub daemon: DaemonStatus,
     #[serde(flatten)]
     pub network: NetworkStatus,
-    /// None where the real-time thread is not running.
+    /// None: the real-time thread is not running.
     #[serde(default)]
     pub priority: Option<PriorityStatus>,
     /// The latest change of each setting of each subject, by both engines, oldest first.
@@ -38,39 +39,39 @@ pub struct Status {
 }
 
 /// Of the process that runs the engines.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct DaemonStatus {
     pub version: String,
     pub pid: u32,
     pub uptime_s: f64,
-    /// Events that the kernel had no room to report; the next full scan makes up for them.
+    /// Events lost because the kernel's buffer was full; the next full scan makes up for them.
     pub lost_events: u64,
     /// The cost of the polls over the active sockets, with everything that followed from them.
     pub polls: Cost,
-    /// The same of the scans over all sockets.
+    /// The same of the full scans.
     pub full_scans: Cost,
     /// What does not work, and why.
     pub warnings: Vec<String>,
-    /// How many rules for classes are active.
+    /// The number of active rules for classes.
     #[serde(default)]
     pub class_rules: usize,
-    /// Nothing is active, for a while.
+    /// Everything is suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<PausedView>,
 }
 
-/// Who keeps everything from being active, and for how long at most.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+/// Who has paused giveway, and for how long at most.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 pub struct PausedView {
     pub uid: u32,
-    /// None where it is not visible in the daemon's pid namespace.
+    /// None: not visible in the daemon's pid namespace.
     pub pid: Option<u32>,
-    /// None: until somebody ends it.
+    /// None: until it is resumed.
     pub left_ms: Option<u64>,
 }
 
 /// CPU time of one kind of work since the start.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, Serialize)]
 pub struct Cost {
     pub count: u64,
     pub cpu_us: u64,
@@ -87,7 +88,7 @@ impl Cost {
 }
 
 impl Status {
-    /// Adds what the priority engine knows, its changes among the others.
+    /// Adds the priority engine's state, with its changes.
     pub fn add_priority(&mut self, mut status: Option<PriorityStatus>) {
         if let Some(status) = &mut status {
             self.changes.append(&mut status.changes);
@@ -97,19 +98,19 @@ impl Status {
     }
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct NetworkStatus {
     /// CLOCK_MONOTONIC.
     pub taken_t_ns: u64,
-    /// The managed one; None while there is none.
+    /// The managed one; None: there is none.
     pub interface: Option<Interface>,
     pub policy: PolicyView,
     /// TCP.
     pub flows: Vec<FlowView>,
-    /// UDP sockets on which something was sent within the last minute.
+    /// UDP sockets that sent something within the last minute.
     #[serde(default)]
     pub datagrams: Vec<FlowView>,
-    /// Cgroups for which packets were forwarded within the last minute, and of which something is said.
+    /// Cgroups with a verdict whose traffic was forwarded within the last minute.
     #[serde(default)]
     pub forwarded: Vec<ForwardedView>,
     pub peers: Vec<PeerView>,
@@ -120,57 +121,57 @@ pub struct NetworkStatus {
     /// Each managed link with its queue, the preferred one first.
     #[serde(default)]
     pub links: Vec<LinkView>,
-    /// What each limit allows, and what its flows have of that.
+    /// The use of each limit.
     #[serde(default)]
     pub limits: Vec<LimitUse>,
-    /// Limits for what arrives.
+    /// Download limits.
     #[serde(default)]
     pub downloads: DownlinkView,
-    /// And for what is sent.
+    /// And upload limits.
     #[serde(default)]
     pub uploads: DownlinkView,
-    /// What was asked for flows and is not enforced, by device.
+    /// Requests for flows that are not enforced, by device.
     #[serde(default)]
     pub not_enforced: Vec<ShortfallView>,
-    /// Processes for which something was chosen, and which are in another network namespace.
+    /// Processes with a choice in another network namespace.
     #[serde(default)]
     pub elsewhere: Vec<ElsewhereView>,
-    /// What is set by hand while it runs.
+    /// The settings by hand.
     #[serde(default)]
     pub by_hand: Vec<HandView>,
-    /// What is active: bulk elsewhere counts as background meanwhile.
+    /// The focus: bulk elsewhere counts as background meanwhile.
     #[serde(default)]
     pub focus: Vec<Activity>,
-    /// Processes that giveway has reniced, those that inherited it included.
+    /// Reniced processes, inherited niceness included.
     #[serde(default)]
     pub reniced_processes: usize,
-    /// Processes that no rule is applied to before they send: there are more than are followed.
+    /// Processes beyond the bound, which have no class before they send.
     #[serde(default)]
     pub processes_left_out: usize,
-    /// The latest packets with deadlines that were not sent, oldest first.
+    /// The latest packets that missed their deadlines, oldest first.
     #[serde(default)]
     pub refusals: Vec<Refusal>,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct PolicyView {
     pub name: String,
-    /// Devices that send, this one included.
+    /// Sending devices, this one included.
     pub senders: u32,
-    /// This device's connections that send.
+    /// This device's sending connections.
     pub connections: u32,
-    /// False without a key: this device works alone.
+    /// False without a key.
     pub cooperates: bool,
-    /// What the policy does just now, and why, where it says so.
+    /// The policy's present action with its reason, if any.
     #[serde(default)]
     pub doing: Option<String>,
-    /// The same in numbers, of a capacity that is found; None where nothing of this device sends.
+    /// The same in numbers, for an estimated capacity; None while this device does not send.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub estimate: Option<EstimateView>,
     pub dry_run: bool,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct ForwardedView {
     pub cgroup: String,
     pub class: Class,
@@ -178,50 +179,50 @@ pub struct ForwardedView {
     pub class_reason: String,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct FlowView {
     #[serde(flatten)]
     pub flow: Flow,
-    /// Payload over the last second, of TCP: acknowledged by the remote host, and arrived in order.
+    /// Goodput over the last second; TCP: acknowledged by the remote host, and received in order.
     #[serde(default)]
     pub upload_mbit: f64,
     #[serde(default)]
     pub download_mbit: f64,
     pub class: Class,
-    /// The rule that gives it, by file and line, or the evidence.
+    /// Its rule, by file and line, or the kind of implicit classification.
     #[serde(default)]
     pub class_rule: String,
     #[serde(default)]
     pub class_reason: String,
-    /// The rate limit that it has, and whether that is enforced.
+    /// Its rate limit, and whether that is enforced.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub limit: Option<LimitsView>,
-    /// Whether its class is enforced, where that is an order of packets and was asked for.
+    /// Whether its class is enforced, if it was requested and is an order of packets.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub class_enforcement: Option<Enforcement>,
-    /// By which link and rate what arrives for it yields there.
+    /// The link and rate at which its downloads yield.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub download_order: Option<DownloadOrder>,
-    /// What its packets are marked with; None: with what the application has set.
+    /// The mark of its packets; None: the application's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mark: Option<Dscp>,
     pub cap: Option<u32>,
-    /// The congestion control by which it yields, as long as that is active.
+    /// Its scavenger congestion control, while that is active.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub scavenger: Option<String>,
-    /// What it receives yields too.
+    /// Its receive window yields too.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub receive_yields: bool,
     pub sender: bool,
     /// It receives in bulk.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub receiver: bool,
-    /// Another tool holds a setting of this socket, and giveway leaves that alone.
+    /// A conflict: another tool has set a setting of this socket, and giveway does not override it.
     pub conflict: bool,
     /// Of the owner.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exe: Option<String>,
-    /// The systemd unit that the socket was made in.
+    /// The systemd unit that created the socket.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unit: Option<String>,
     /// And the path of its cgroup.
@@ -230,7 +231,7 @@ pub struct FlowView {
 }
 
 impl FlowView {
-    /// Whether its rate limit is enforced, and its class where that is not: for people.
+    /// For people: whether its rate limit is enforced, and its class, if that is not.
     pub fn enforcement_shown(&self) -> Vec<String> {
         let limit = self.limit.iter().flat_map(LimitsView::shown);
         let reason = self.class_enforcement.as_ref().and_then(|class| class.reason.as_ref());
@@ -240,17 +241,17 @@ impl FlowView {
     }
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct PeerView {
     pub address: IpAddr,
-    /// Hexadecimal: JSON's numbers are too short for it.
+    /// Hexadecimal: too long for JSON's numbers.
     pub session: String,
     pub authenticated: bool,
     /// Since its last report.
     pub age_ms: u64,
-    /// Between its reports, by its own account.
+    /// Between its reports, as announced.
     pub interval_ms: u64,
-    /// Its connections that send.
+    /// Its sending connections.
     pub senders: Vec<Sender>,
 }
 
@@ -267,13 +268,13 @@ impl From<Peer<'_>> for PeerView {
     }
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct ReportView {
     /// Between this device's reports.
     pub interval_ms: u64,
-    /// All devices' reports, percent of the air time, as reckoned here.
+    /// All devices' reports, percent of the airtime, as computed here.
     pub airtime_percent: f64,
-    /// The latest peer that speaks an older version of the protocol, and so is not heard.
+    /// The latest peer that speaks an older version of the protocol, and is ignored.
     #[serde(default)]
     pub older: Option<IpAddr>,
     #[serde(flatten)]

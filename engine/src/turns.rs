@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Users take turns at what there is too much of. Input: things, each with its user, a user's own in their order. Output:
-//! all of them, so that nobody's first one comes after another's second.
+//! Round robin over users. Input: things, each with its user, a user's own in their order. Output: all of them, so that
+//! nobody's first one comes after another's second.
 
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// Whose turn is first, or of the users after it.
+    /// The user whose turn is first, or the next one after it.
     next: u32,
 }
 
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobodys_first_comes_after_anothers_second_and_who_is_next_is_first() {
+    fn users_take_turns_beginning_with_the_next() {
         let things = [(5, 'a'), (5, 'b'), (5, 'c'), (7, 'd'), (7, 'e'), (9, 'f')];
         let order = |turns: &Turns| {
             turns

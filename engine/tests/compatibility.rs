@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What docs/compatibility.md promises, tried on what earlier versions wrote (compatibility/).
+//! The promises of docs/reference/compatibility.md, tested on files of earlier versions (compatibility/).
 
 use giveway_engine::config::{BackendName, Config};
 use giveway_engine::model::{CaState, Class};
@@ -33,7 +33,7 @@ fn a_configuration_of_0_1_is_read_and_means_the_same() {
     assert_eq!(config.deadline[0].conditions.port(), 5005);
 }
 
-/// Sealed by another implementation of docs/protocol.md, PyNaCl's XChaCha20-Poly1305.
+/// Sealed by another implementation of docs/reference/protocol.md, PyNaCl's XChaCha20-Poly1305.
 #[test]
 fn a_report_of_version_2_is_opened_and_says_the_same() {
     let content = keys().open(&bytes(include_str!("compatibility/report-2.hex"))).unwrap();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Many devices in virtual time: the engine as it is, a network that loses, delays and reorders, and
-//! kernels reduced to what the engine sees of them. Every device must come to the same number of senders and
-//! to the same caps.
+//! Many devices in virtual time: the real engine, a network that loses, delays and reorders, and a model of the
+//! kernels. Every device must agree on the number of senders and the caps.
 
 #[path = "simulation/world.rs"]
 mod world;
@@ -19,7 +18,7 @@ fn paper_cap(devices: usize) -> u32 {
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn two_to_sixty_four_devices_come_to_the_same_caps() {
+fn two_to_sixty_four_devices_agree_on_the_caps() {
     for devices in [2, 3, 5, 8, 16, 32, 64] {
         let mut world = World::new(devices, Air::default(), 1);
         for device in 0..devices {
@@ -36,7 +35,7 @@ fn two_to_sixty_four_devices_come_to_the_same_caps() {
 }
 
 #[test]
-fn copies_of_one_machine_count_as_many_as_they_are() {
+fn clones_of_one_machine_count_separately() {
     for copies in [vec![0, 1], vec![0, 1, 2, 3]] {
         let mut world = World::new(5, Air::default(), 3);
         world.copy_of_one(&copies);
@@ -88,7 +87,7 @@ fn caps_are_right_within_a_second_of_a_start_and_two_of_a_stop() {
 }
 
 #[test]
-fn a_device_that_dies_is_forgotten_within_five_seconds() {
+fn a_dead_device_is_forgotten_within_five_seconds() {
     let mut world = World::new(8, Air::default(), 3);
     (0..8).for_each(|device| world.start_sending(device));
     world.run(20 * SECOND);
@@ -98,7 +97,7 @@ fn a_device_that_dies_is_forgotten_within_five_seconds() {
 }
 
 #[test]
-fn a_device_that_restarts_is_counted_once() {
+fn a_restarted_device_is_counted_once() {
     let mut world = World::new(4, Air::default(), 4);
     (0..4).for_each(|device| world.start_sending(device));
     world.run(20 * SECOND);
@@ -111,7 +110,7 @@ fn a_device_that_restarts_is_counted_once() {
 }
 
 #[test]
-fn a_clock_that_jumps_does_not_keep_devices_apart() {
+fn a_clock_jump_does_not_separate_devices() {
     let mut world = World::new(4, Air::default(), 5);
     (0..4).for_each(|device| world.start_sending(device));
     world.run(20 * SECOND);
@@ -121,7 +120,7 @@ fn a_clock_that_jumps_does_not_keep_devices_apart() {
 }
 
 #[test]
-fn lossy_air_makes_nobody_forget_a_peer() {
+fn losses_do_not_expire_a_peer() {
     let air = Air {
         loss: 0.2,
         ..Air::default()
@@ -155,7 +154,7 @@ fn connections_of_one_device_divide_its_share() {
 }
 
 #[test]
-fn another_tool_that_sets_the_clamp_is_left_alone_and_the_reason_is_told() {
+fn another_tools_clamp_is_not_overridden_and_the_reason_is_reported() {
     let mut world = World::new(2, Air::default(), 9);
     world.start_sending(0);
     world.start_sending(1);
@@ -171,7 +170,7 @@ fn another_tool_that_sets_the_clamp_is_left_alone_and_the_reason_is_told() {
 }
 
 #[test]
-fn a_loss_being_repaired_is_not_disturbed() {
+fn loss_recovery_is_not_disturbed() {
     let mut world = World::new(2, Air::default(), 10);
     world.start_sending(0);
     world.repair_a_loss(0, true);
@@ -185,7 +184,7 @@ fn a_loss_being_repaired_is_not_disturbed() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Whatever happened before: once the air and the devices are quiet, all agree.
+    /// Whatever happened before: once the network and the devices are quiet, all agree.
     #[test]
     fn all_agree_after_any_history(
         devices in 2usize..20, seed: u64, loss in 0.0..0.4f64, reorder in 0.0..0.5f64,

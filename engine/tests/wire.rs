@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The peer protocol between simulated devices in virtual time: who is authenticated, when, and why not.
+//! The peer protocol between simulated devices in virtual time: which are authenticated, when, and why not.
 
 use giveway_engine::model::{CaState, Class};
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ fn upload() -> Sender {
     }
 }
 
-/// Every number as long as it can be.
+/// Every number at its longest.
 fn widest() -> Sender {
     let most = u32::MAX;
     Sender {
@@ -64,7 +64,7 @@ fn widest() -> Sender {
 
 struct Device {
     hood: PeerGroup,
-    /// The kernel's, of which the device draws before each step; copied machines may have the same.
+    /// The kernel's, from which the device draws before each step; clones may have the same.
     kernel: ChaCha20Rng,
     address: IpAddr,
     senders: Vec<Sender>,
@@ -86,11 +86,11 @@ struct Air {
     devices: Vec<Device>,
     /// Of a thousand receptions.
     lost_permille: u32,
-    /// Who does not hear whose broadcasts.
+    /// Receivers that lose all broadcasts of a sender.
     deaf: Vec<(usize, usize)>,
-    /// When, from whom, what.
+    /// Time, sender, bytes.
     log: Vec<(Duration, usize, Vec<u8>)>,
-    /// Who sent to whom alone.
+    /// Unicast: sender and receiver.
     direct: Vec<(usize, IpAddr)>,
 }
 
@@ -124,8 +124,8 @@ impl Air {
         self.devices.len() - 1
     }
 
-    /// Machines that were copied from one that has just started its daemon, each with its own kernel's randomness, or
-    /// (`alike`) all with the same.
+    /// Clones of a machine that has just started its daemon, each with its own kernel's randomness, or (`alike`) all
+    /// with the same.
     fn with_copies(copies: usize, alike: bool, seed: u64) -> Self {
         let mut air = Self::with(copies, seed);
         for at in 0..copies {
@@ -138,7 +138,7 @@ impl Air {
         air
     }
 
-    /// The daemon dies and another one starts, which knows nothing.
+    /// The daemon dies, and another one starts without any state.
     fn restart(&mut self, at: usize) {
         self.devices[at].hood = PeerGroup::new(self.now, &mut self.rng, Some(key()), PaceConfig::default());
     }
@@ -153,7 +153,7 @@ impl Air {
         self.devices[at].hood.sender_stopped(self.now);
     }
 
-    /// What goes to one device is repeated until it is acknowledged, up to seven times.
+    /// Unicast is repeated until it is acknowledged, up to seven times.
     fn send(&mut self, from: usize, report: Outgoing) {
         let Outgoing { to: one, datagram } = report;
         let attempts = if one.is_some() { 7 } else { 1 };
@@ -201,7 +201,7 @@ impl Air {
         true
     }
 
-    /// How long until it holds; fails after `limit`.
+    /// The time until the condition holds; fails after `limit`.
     fn until(&mut self, limit: Duration, holds: impl Fn(&Self) -> bool) -> Duration {
         let start = self.now;
         while !holds(self) {
@@ -237,7 +237,7 @@ impl Air {
     }
 }
 
-/// What a member with `session` would send.
+/// A report of a member with `session`.
 fn report(session: u64, counter: u64) -> Report {
     Report {
         session,
@@ -255,7 +255,7 @@ fn sealed(report: &Report, rng: &mut ChaCha20Rng) -> Vec<u8> {
     key().seal(rng, &report.encode().expect("a report")).expect("it fits")
 }
 
-/// The challenge that stands in a device's next report.
+/// The challenge in a device's next report.
 fn challenge_of(hood: &mut PeerGroup, now: Duration) -> u64 {
     let datagram = hood.farewell(now).expect("a key");
     Report::decode(&key().open(&datagram).expect("sealed with the same key"))
@@ -264,7 +264,7 @@ fn challenge_of(hood: &mut PeerGroup, now: Duration) -> u64 {
 }
 
 #[test]
-fn two_strangers_authenticate_each_other_within_two_intervals() {
+fn two_devices_authenticate_each_other_within_two_intervals() {
     for seed in 0..100 {
         let mut air = Air::with(2, seed);
         air.until(2 * INTERVAL + INTERVAL / 4, Air::all_authenticate);
@@ -272,14 +272,14 @@ fn two_strangers_authenticate_each_other_within_two_intervals() {
 }
 
 #[test]
-fn a_group_that_was_switched_on_together_believes_within_three_intervals() {
+fn a_group_that_starts_together_authenticates_within_three_intervals() {
     let mut air = Air::with(8, 1);
     let took = air.until(3 * INTERVAL, Air::all_authenticate);
     println!("8 devices authenticate each other after {took:?}");
 }
 
 #[test]
-fn in_a_settled_group_nobody_echoes_or_doubts() {
+fn a_settled_group_sends_no_challenges_or_responses() {
     let mut air = Air::with(8, 2);
     (0..8).for_each(|at| air.start(at));
     air.run(ms(30_000));
@@ -293,7 +293,7 @@ fn in_a_settled_group_nobody_echoes_or_doubts() {
 }
 
 #[test]
-fn a_start_and_a_stop_are_known_at_once() {
+fn a_start_and_a_stop_are_reported_at_once() {
     let mut air = Air::with(3, 3);
     air.run(ms(20_000));
     air.start(0);
@@ -322,13 +322,13 @@ fn a_start_survives_the_loss_of_its_first_report() {
 }
 
 #[test]
-fn a_newcomer_that_sends_at_once_counts_within_two_intervals() {
+fn a_new_sender_counts_within_two_intervals() {
     for seed in 0..50 {
         let mut air = Air::with(8, seed);
         air.run(ms(20_000));
         let newcomer = air.join(8);
         air.start(newcomer);
-        // The eight are idle: they hurry because the stranger waits for its response.
+        // The eight are idle: they hurry because the newcomer waits for its response.
         air.until(2 * INTERVAL, |air| {
             (0..8).all(|at| air.devices[at].hood.sending_devices() == 1)
         });
@@ -336,7 +336,7 @@ fn a_newcomer_that_sends_at_once_counts_within_two_intervals() {
 }
 
 #[test]
-fn after_a_restart_both_sides_authenticate_again_and_the_old_session_is_replaced() {
+fn a_restart_authenticates_again_and_replaces_the_old_session() {
     for seed in 0..50 {
         let mut air = Air::with(2, seed);
         (0..2).for_each(|at| air.start(at));
@@ -386,11 +386,11 @@ fn a_replay_to_a_restarted_device_is_refused() {
 }
 
 #[test]
-fn a_replay_cannot_revive_a_peer_that_fell_silent() {
+fn a_replay_does_not_revive_an_expired_peer() {
     let mut air = Air::with(2, 6);
     air.start(1);
     air.run(ms(20_000));
-    // The attacker holds back what the device never heard.
+    // The attacker withholds reports that the device never heard.
     air.deaf = vec![(0, 1)];
     air.run(ms(1_000));
     air.devices[1].alive = false;
@@ -407,7 +407,7 @@ fn a_replay_cannot_revive_a_peer_that_fell_silent() {
 }
 
 #[test]
-fn a_report_that_was_overtaken_is_stale_and_one_heard_twice_is_replayed() {
+fn a_late_report_is_stale_and_a_repeated_one_replayed() {
     let mut air = Air::with(2, 7);
     air.start(1);
     air.run(ms(10_000));
@@ -429,7 +429,7 @@ fn a_report_that_was_overtaken_is_stale_and_one_heard_twice_is_replayed() {
 }
 
 #[test]
-fn a_device_does_not_hear_itself() {
+fn a_device_ignores_its_own_reports() {
     let mut air = Air::with(1, 8);
     air.run(ms(1_000));
     let (now, address, datagram) = (air.now, air.devices[0].address, air.log[0].2.clone());
@@ -441,10 +441,10 @@ fn a_device_does_not_hear_itself() {
 }
 
 #[test]
-fn a_lost_echo_is_asked_for_again() {
+fn a_lost_response_is_requested_again() {
     let mut air = Air::with(2, 9);
     (0..2).for_each(|at| air.start(at));
-    // Device 1 hears the other's first report only: the unasked responses are lost.
+    // Device 1 hears the other's first report only: the unsolicited responses are lost.
     air.until(ms(1_000), |air| air.devices[1].hood.peers().count() == 1);
     air.deaf = vec![(1, 0)];
     air.run(ms(2_500));
@@ -477,7 +477,7 @@ fn all_devices_count_the_same_despite_loss_and_restarts() {
 }
 
 #[test]
-fn all_reports_together_stay_below_one_percent_of_the_air_time() {
+fn reports_stay_below_one_percent_of_the_airtime() {
     for devices in [2, 8, 32] {
         let mut air = Air::with(devices, 10);
         (0..devices).for_each(|at| air.start(at));
@@ -499,7 +499,7 @@ fn all_reports_together_stay_below_one_percent_of_the_air_time() {
 }
 
 #[test]
-fn restarts_of_a_whole_group_stay_below_one_percent_after_the_first_second() {
+fn restarts_of_a_group_stay_below_one_percent_after_the_first_second() {
     let mut air = Air::with(32, 11);
     air.run(ms(30_000));
     (0..32).for_each(|at| air.restart(at));
@@ -519,7 +519,7 @@ fn restarts_of_a_whole_group_stay_below_one_percent_after_the_first_second() {
 }
 
 #[test]
-fn the_key_changes_without_anyone_being_forgotten() {
+fn a_key_change_keeps_all_peers() {
     let mut air = Air::with(2, 12);
     (0..2).for_each(|at| air.start(at));
     air.run(ms(10_000));
@@ -537,7 +537,7 @@ fn the_key_changes_without_anyone_being_forgotten() {
 }
 
 #[test]
-fn without_a_key_a_device_neither_speaks_nor_listens() {
+fn without_a_key_a_device_neither_sends_nor_receives() {
     let mut rng = ChaCha20Rng::seed_from_u64(13);
     let mut alone = PeerGroup::new(ms(0), &mut rng, None, PaceConfig::default());
     alone.sender_started(ms(0));
@@ -551,7 +551,7 @@ fn without_a_key_a_device_neither_speaks_nor_listens() {
 }
 
 #[test]
-fn a_peer_is_gone_after_six_of_its_own_intervals_and_not_before() {
+fn a_peer_expires_after_six_of_its_own_intervals() {
     let mut air = Air::with(2, 14);
     (0..2).for_each(|at| air.start(at));
     air.run(ms(20_000));
@@ -565,7 +565,7 @@ fn a_peer_is_gone_after_six_of_its_own_intervals_and_not_before() {
 }
 
 #[test]
-fn a_peer_whose_broadcasts_get_lost_is_asked_directly_and_stays() {
+fn a_peer_with_lost_broadcasts_is_asked_directly_and_stays() {
     let mut air = Air::with(3, 20);
     (0..3).for_each(|at| air.start(at));
     air.run(ms(5_000));
@@ -579,7 +579,7 @@ fn a_peer_whose_broadcasts_get_lost_is_asked_directly_and_stays() {
 }
 
 #[test]
-fn a_peer_that_is_gone_was_asked_once() {
+fn an_expired_peer_was_asked_once() {
     let mut air = Air::with(2, 21);
     (0..2).for_each(|at| air.start(at));
     air.run(ms(5_000));
@@ -589,7 +589,7 @@ fn a_peer_that_is_gone_was_asked_once() {
 }
 
 #[test]
-fn only_the_authenticated_are_answered_directly() {
+fn only_authenticated_peers_are_answered_directly() {
     let mut air = Air::with(1, 22);
     air.run(ms(5_000));
     let mut rng = ChaCha20Rng::seed_from_u64(23);
@@ -609,7 +609,7 @@ fn only_the_authenticated_are_answered_directly() {
 }
 
 #[test]
-fn a_member_that_asks_all_the_time_is_answered_twenty_times_a_second() {
+fn a_member_is_answered_at_most_twenty_times_a_second() {
     let mut rng = ChaCha20Rng::seed_from_u64(1);
     let mut hood = PeerGroup::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
     let response = challenge_of(&mut hood, ms(500));
@@ -631,7 +631,7 @@ fn a_member_that_asks_all_the_time_is_answered_twenty_times_a_second() {
 }
 
 #[test]
-fn an_hour_of_lossy_air_makes_nobody_forget_a_peer() {
+fn an_hour_of_losses_expires_no_peer() {
     for lost_permille in [100, 150, 200, 250] {
         let mut air = Air::with(8, 24);
         (0..8).for_each(|at| air.start(at));
@@ -659,7 +659,7 @@ fn an_hour_of_lossy_air_makes_nobody_forget_a_peer() {
 }
 
 #[test]
-fn a_peer_that_says_goodbye_is_gone_at_once_and_its_late_reports_do_not_revive_it() {
+fn a_leaving_peer_is_removed_at_once_and_not_revived_by_late_reports() {
     let mut air = Air::with(2, 15);
     air.start(1);
     air.run(ms(10_000));
@@ -680,7 +680,7 @@ fn a_peer_that_says_goodbye_is_gone_at_once_and_its_late_reports_do_not_revive_i
 }
 
 #[test]
-fn a_clock_that_jumps_backwards_neither_loses_a_peer_nor_stops_the_reports() {
+fn a_clock_jump_backwards_keeps_peers_and_reports() {
     let mut air = Air::with(2, 16);
     (0..2).for_each(|at| air.start(at));
     air.run(ms(20_000));
@@ -694,7 +694,7 @@ fn a_clock_that_jumps_backwards_neither_loses_a_peer_nor_stops_the_reports() {
 }
 
 #[test]
-fn a_clock_that_jumps_forwards_forgets_and_then_recovers() {
+fn a_clock_jump_forwards_expires_peers_and_recovers() {
     let mut air = Air::with(2, 17);
     air.run(ms(20_000));
     let end = Duration::MAX;
@@ -709,7 +709,7 @@ fn a_clock_that_jumps_forwards_forgets_and_then_recovers() {
 }
 
 #[test]
-fn the_sixty_fifth_peer_takes_the_place_of_one_with_nothing_to_send() {
+fn the_sixty_fifth_peer_evicts_an_idle_one() {
     let mut rng = ChaCha20Rng::seed_from_u64(18);
     let mut hood = PeerGroup::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
     let challenge = challenge_of(&mut hood, ms(0));
@@ -732,7 +732,7 @@ fn the_sixty_fifth_peer_takes_the_place_of_one_with_nothing_to_send() {
     );
     assert!(hood.peers().all(|peer| peer.session != 1005));
     assert_eq!(hood.counters().evicted, 1);
-    // Whoever was forgotten has to prove itself again.
+    // A forgotten device has to authenticate again.
     let forgotten = Report {
         responses: vec![challenge],
         ..report(1005, 2)
@@ -745,7 +745,7 @@ fn the_sixty_fifth_peer_takes_the_place_of_one_with_nothing_to_send() {
 }
 
 #[test]
-fn a_member_that_makes_up_sessions_fills_no_memory_and_displaces_nobody() {
+fn made_up_sessions_fill_no_memory_and_evict_nobody() {
     let mut air = Air::with(2, 19);
     air.start(1);
     air.run(ms(10_000));
@@ -768,7 +768,7 @@ fn a_member_that_makes_up_sessions_fills_no_memory_and_displaces_nobody() {
 }
 
 #[test]
-fn a_forged_source_address_takes_nobodys_place() {
+fn a_forged_source_address_evicts_nobody() {
     let mut air = Air::with(3, 21);
     (0..3).for_each(|at| air.start(at));
     air.run(ms(10_000));
@@ -780,7 +780,7 @@ fn a_forged_source_address_takes_nobodys_place() {
 }
 
 #[test]
-fn a_report_is_small_and_never_exceeds_the_limit() {
+fn reports_are_small_and_within_the_limit() {
     let rng = &mut ChaCha20Rng::seed_from_u64(22);
     let length = |report: &Report, rng: &mut ChaCha20Rng| sealed(report, rng).len();
     let one = Report {
@@ -813,7 +813,7 @@ fn a_report_is_small_and_never_exceeds_the_limit() {
 }
 
 #[test]
-fn a_start_is_announced_more_than_once_even_after_another() {
+fn each_start_is_announced_repeatedly() {
     let mut air = Air::with(2, 23);
     air.run(ms(20_000));
     let before = air.log.len();
@@ -825,7 +825,7 @@ fn a_start_is_announced_more_than_once_even_after_another() {
 }
 
 #[test]
-fn a_key_file_holds_one_key_or_two_and_its_errors_tell_nothing_of_it() {
+fn a_key_file_has_one_or_two_keys_and_errors_reveal_nothing() {
     use giveway_engine::peers::KeyError;
     let line = Key::from_secret([0xab; 32]).reveal();
     assert_eq!(line, format!("giveway-key-1:{}", "ab".repeat(32)));
@@ -852,9 +852,9 @@ fn nonce_of(datagram: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn copies_of_one_machine_never_seal_two_contents_under_one_nonce() {
+fn clones_never_seal_two_contents_under_one_nonce() {
     let mut air = Air::with_copies(2, true, 30);
-    // They hear nothing of each other, as on two links of one group, and have different things to say.
+    // They hear nothing of each other, as on two links of one group, and have different reports.
     air.deaf = vec![(0, 1), (1, 0)];
     (0..2).for_each(|at| air.start(at));
     air.devices[1].senders = vec![widest()];
@@ -874,13 +874,13 @@ fn copies_of_one_machine_never_seal_two_contents_under_one_nonce() {
 }
 
 #[test]
-fn copies_of_one_machine_begin_sessions_of_their_own_and_a_third_counts_both() {
+fn clones_begin_their_own_sessions_and_count_separately() {
     for alike in [false, true] {
         for copies in [2, 3, 5] {
             let mut air = Air::with_copies(copies, alike, copies as u64);
             let third = air.join(copies);
             (0..copies).for_each(|at| air.start(at));
-            // Each copy begins anew once for each round in which two have drawn the same.
+            // Each clone begins a new session for each round in which two have drawn the same.
             air.until(ms(60_000), |air| {
                 air.all_authenticate() && air.devices[third].hood.sending_devices() == copies
             });
@@ -895,21 +895,21 @@ fn copies_of_one_machine_begin_sessions_of_their_own_and_a_third_counts_both() {
 }
 
 #[test]
-fn a_machine_restore_to_an_earlier_state_is_authenticated_again() {
+fn a_machine_restored_from_a_snapshot_is_authenticated_again() {
     let mut air = Air::with(2, 31);
     air.run(ms(10_000));
     let saved = 41;
     let mut of = ChaCha20Rng::seed_from_u64(saved);
     air.devices[1].hood = PeerGroup::new(air.now, &mut of, Some(key()), PaceConfig::default());
     air.run(ms(60_000));
-    // The same once more, as from a snapshot.
+    // The same again, as from a snapshot.
     let mut of = ChaCha20Rng::seed_from_u64(saved);
     air.devices[1].hood = PeerGroup::new(air.now, &mut of, Some(key()), PaceConfig::default());
     air.until(ms(60_000), Air::all_authenticate);
 }
 
 #[test]
-fn own_reports_that_are_played_back_begin_no_new_session() {
+fn replayed_own_reports_begin_no_new_session() {
     let mut air = Air::with(2, 32);
     air.start(0);
     air.run(ms(120_000));
@@ -931,7 +931,7 @@ fn own_reports_that_are_played_back_begin_no_new_session() {
 }
 
 #[test]
-fn a_member_that_plays_a_copy_has_a_device_begin_anew_every_five_seconds_at_most() {
+fn a_member_imitating_a_clone_causes_a_new_session_every_five_seconds_at_most() {
     let mut rng = ChaCha20Rng::seed_from_u64(33);
     let mut hood = PeerGroup::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
     let mut begun = 0;
@@ -947,7 +947,7 @@ fn a_member_that_plays_a_copy_has_a_device_begin_anew_every_five_seconds_at_most
     assert_eq!(begun, 12);
 }
 
-/// Reports of a device that hears the other one, and that none but the attacker has heard.
+/// Reports of a device that hears the other one, received by the attacker alone.
 fn withheld(air: &mut Air) -> Vec<Vec<u8>> {
     air.deaf = vec![(0, 1)];
     air.start(1);
@@ -957,7 +957,7 @@ fn withheld(air: &mut Air) -> Vec<Vec<u8>> {
     of_device.map(|(.., bytes)| bytes.clone()).collect()
 }
 
-/// How many are taken in.
+/// How many are accepted.
 fn play(air: &mut Air, recorded: &[Vec<u8>]) -> usize {
     let (now, address) = (air.now, air.devices[1].address);
     let heard = recorded.iter().map(|bytes| air.hood(0).receive(now, address, bytes));
@@ -965,7 +965,7 @@ fn play(air: &mut Air, recorded: &[Vec<u8>]) -> usize {
 }
 
 #[test]
-fn withheld_reports_are_refused_once_the_challenge_that_they_echo_was_replaced() {
+fn withheld_reports_are_refused_after_a_change_of_the_challenge() {
     for silence in [2 * CHALLENGE_AGE, Duration::from_secs(86_400)] {
         let mut air = Air::with(2, 34);
         let recorded = withheld(&mut air);
@@ -981,7 +981,7 @@ fn withheld_reports_are_refused_once_the_challenge_that_they_echo_was_replaced()
 }
 
 #[test]
-fn a_challenge_that_was_heard_just_before_it_was_replaced_is_still_answered() {
+fn a_response_to_the_previous_challenge_is_accepted() {
     let mut rng = ChaCha20Rng::seed_from_u64(35);
     let mut hood = PeerGroup::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
     let heard = challenge_of(&mut hood, CHALLENGE_AGE - ms(1));
@@ -1004,7 +1004,7 @@ fn a_challenge_that_was_heard_just_before_it_was_replaced_is_still_answered() {
 }
 
 #[test]
-fn after_a_jump_of_the_clock_or_a_sleep_nothing_counts_that_was_said_before() {
+fn reports_from_before_a_clock_jump_or_a_sleep_do_not_count() {
     for slept in [Duration::ZERO, Duration::from_secs(3_600)] {
         let mut rng = ChaCha20Rng::seed_from_u64(36);
         let mut hood = PeerGroup::new(ms(0), &mut rng, Some(key()), PaceConfig::default());

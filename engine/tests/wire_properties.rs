@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whatever arrives, a device that authenticates a peer goes on authenticating the same: 100,000 datagrams that are
-//! garbage, truncated, flipped, replayed, sealed with a foreign key, or from the future are refused, each counted
-//! once. And what a member seals is read as it was written, or refused.
+//! Whatever arrives, a device keeps its authenticated peers: 100,000 datagrams that are garbage, truncated, flipped,
+//! replayed, sealed with a foreign key, or from a future version are refused, each counted once. A member's datagram is
+//! read as it was written, or refused.
 
 use giveway_engine::model::{CaState, Class};
 use std::cell::RefCell;
@@ -25,7 +25,7 @@ fn key(secret: u8) -> Keyring {
     Keyring::new(Key::from_secret([secret; 32]))
 }
 
-/// A device that authenticates one peer, which sends; and what the peer has said.
+/// A device that has authenticated one peer, which sends; with the peer's reports.
 struct Settled {
     device: PeerGroup,
     recorded: Vec<Vec<u8>>,
@@ -74,7 +74,7 @@ impl Settled {
             .collect()
     }
 
-    /// Counted once, and nothing that is authenticated has changed.
+    /// Counted once, without any change of what is authenticated.
     fn refuses(&mut self, datagram: &[u8], expected: impl Fn(DatagramRefusal) -> bool) -> Result<(), TestCaseError> {
         let (authenticated, before) = (self.authenticated(), self.device.counters());
         let outcome = self.device.receive(NOW, PEER, datagram);
@@ -181,7 +181,7 @@ fn a_report_of_a_future_version_is_refused() {
 }
 
 #[test]
-fn a_report_of_an_older_version_is_refused_and_told_apart() {
+fn a_report_of_an_older_version_is_refused_with_its_own_reason() {
     for_all(
         5_000,
         (any::<Index>(), 1..VERSION, vec(any::<u8>(), 0..600)),
@@ -197,7 +197,7 @@ fn a_report_of_an_older_version_is_refused_and_told_apart() {
 }
 
 #[test]
-fn a_stranger_with_the_key_is_not_authenticated_without_the_challenge() {
+fn a_holder_of_the_key_is_not_authenticated_without_the_challenge() {
     for_all(5_000, reports(), |settled, report| {
         let Some(datagram) = key(7).seal(&mut settled.rng, &report.encode().unwrap()) else {
             return Ok(());
@@ -207,7 +207,7 @@ fn a_stranger_with_the_key_is_not_authenticated_without_the_challenge() {
 }
 
 #[test]
-fn what_a_member_seals_is_read_or_refused_but_never_fatal() {
+fn any_sealed_content_is_read_or_refused_without_a_panic() {
     for_all(5_000, vec(any::<u8>(), 0..464), |settled, content| {
         let expected = match Report::decode(&content) {
             Ok(_) => DatagramRefusal::Unauthenticated,
@@ -219,7 +219,7 @@ fn what_a_member_seals_is_read_or_refused_but_never_fatal() {
 }
 
 #[test]
-fn a_authenticated_member_is_heard() {
+fn an_authenticated_members_reports_are_accepted() {
     let mut settled = settled();
     let authenticated = settled.authenticated();
     let last = key(7).open(settled.recorded.last().unwrap()).unwrap();
@@ -318,14 +318,14 @@ proptest! {
     }
 
     #[test]
-    fn nothing_may_be_missing_or_follow(report in reports(), cut in any::<Index>(), tail in vec(any::<u8>(), 1..9)) {
+    fn missing_or_extra_bytes_are_refused(report in reports(), cut in any::<Index>(), tail in vec(any::<u8>(), 1..9)) {
         let bytes = report.encode().unwrap();
         prop_assert!(Report::decode(&bytes[..cut.index(bytes.len())]).is_err());
         prop_assert!(Report::decode(&[bytes, tail].concat()).is_err());
     }
 
     #[test]
-    fn too_many_of_anything_is_refused(report in reports(), which in 0..3) {
+    fn too_many_entries_are_refused(report in reports(), which in 0..3) {
         let mut report = report;
         match which {
             0 => report.challenged = vec![0; 5],

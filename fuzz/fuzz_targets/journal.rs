@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use giveway::actuate::nice::NiceEntry;
 use giveway::actuate::queue::undo::OriginalQueue;
 use giveway::actuate::receive::settings::Setting;
-use giveway::actuate::sockets::cap::marks::CapEntry;
+use giveway::actuate::sockets::cap::saved::CapEntry;
 use giveway::actuate::thread::ThreadChange;
 use giveway::journal::{Entry, parse};
 use libfuzzer_sys::fuzz_target;

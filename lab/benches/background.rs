@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the rule for background reaches at each bottleneck, of eight seeds: the table in docs/background.md.
+//! What the congestion control of background reaches at each bottleneck, over eight seeds: the table in
+//! bench/results/background-simulated.
 //!
 //!     cargo bench --bench background
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Tells the emulated air what a packet does not say itself: the user priority that mac80211 would read from
- * skb->priority 256 to 263 (cfg80211_classify8021d). It goes into the second byte of the Ethernet source address, which
- * nothing behind this device looks at (lab/src/medium/access.rs).
+ * Passes the user priority of a packet to the emulated medium, which the packet itself does not carry: mac80211 would
+ * read it from skb->priority 256 to 263 (cfg80211_classify8021d). It is written into the second byte of the Ethernet
+ * source address, which nothing behind this device reads (lab/src/medium/access.rs).
  *
- * In the filters of clsact, which run after every tcx program, so it sees what these have written; but only if they end
- * with TCX_NEXT.
+ * Attached as a filter of clsact, which runs after every tcx program and so sees what these have written; but only if
+ * they end with TCX_NEXT.
  */
 #include "kernel_types.h"
 #include <linux/pkt_cls.h>

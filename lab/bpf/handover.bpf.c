@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * A packet is handed from a task to what works on it: a softirq, or a kernel thread of its own (P0, table 1).
+ * A packet is handed from a task to its worker: a softirq, or a kernel thread of its own (P0, table 1).
  *
- * In: packets between two ends of a pair of devices, sent at the one (lab_give) and taken at the other by one of
- * lab_take*. Out: counters. The work itself is the least there is: the packet is dropped.
+ * In: packets between two ends of a pair of devices, sent at one (lab_give) and received at the other by one of
+ * lab_take*. Out: counters. The work itself is minimal: the packet is dropped.
  *
- * One processor: nothing here is counted by two at a time. The tracepoints' programs cost instructions themselves,
- * so they are attached only while what they measure is measured.
+ * On one processor, so counters need no atomics. The tracepoints' programs cost instructions themselves, so they are
+ * attached only while their subject is measured.
  */
 #include "kernel_types.h"
 #include <linux/pkt_cls.h>
@@ -19,15 +19,15 @@ char _license[] SEC("license") = "GPL";
 
 struct counted {
 	__u64 taken;
-	__u64 between_ns; /* from the sender's device to who takes it, summed */
+	__u64 between_ns; /* from the sender's device to the worker, summed */
 	__u64 switches;
-	__u64 switched_ns; /* from the call for who works to its first instruction, summed */
+	__u64 switched_ns; /* from waking the worker to its first instruction, summed */
 };
 
-int thread; /* by its number; 0: a softirq does it */
+int thread; /* its id; 0: a softirq */
 struct counted counted;
 __u64 given_ns;
-__u64 called_ns; /* 0: nobody was */
+__u64 called_ns; /* 0: none */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_CPUMAP);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The lab's link: serial, at one rate, in a clock of its own. It takes each packet that the sender's device is handed
- * and says when its last bit is gone; nothing is delayed or dropped here. What a queue hands over too early waits in
- * the link, as it would in a driver, and is counted as such.
+ * The lab's link: serial, at one rate, with its own clock. It takes each packet that the sender's device is handed and
+ * records when its last bit is gone; nothing is delayed or dropped here. A packet handed over too early waits in the
+ * link, as it would in a driver, and is counted as such.
  *
- * In: the two tracepoints around a device's queue, for one network namespace. Out: five times for each packet with a
- * deadline, and sums for everything else by UDP port.
+ * In: the two tracepoints around a device's queue, for one network namespace. Out: five timestamps for each packet with
+ * a deadline, and sums for everything else by UDP port.
  *
  * The device must have a queue that hands over one packet at a time, as every qdisc does: then no two CPUs are in
  * lab_pass_link at once, and its clock needs no lock.
@@ -21,26 +21,26 @@ char _license[] SEC("license") = "GPL";
 #define UDP_BYTES 8
 #define PAYLOAD_MAGIC 0x67776c62
 
-/* What a packet with a deadline begins with. Native-endian, CLOCK_MONOTONIC. */
+/* The beginning of a packet with a deadline. Native-endian, CLOCK_MONOTONIC. */
 struct payload {
 	__u32 magic;
 	__u32 flow;
 	__u32 number; /* from 0, within the flow */
 	__u32 reserved;
-	__u64 deadline_ns; /* its last bit should have left the link */
-	__u64 made_ns;     /* just before it was sent */
+	__u64 deadline_ns; /* when its last bit should have left the link */
+	__u64 made_ns; /* just before sending */
 };
 
 struct stamps {
-	struct payload payload; /* zero until it was queued */
+	struct payload payload; /* zero until queued */
 	__u64 queued_ns;
-	__u64 handed_ns; /* by the queue, to the link */
-	__u64 left_ns;   /* the link: the last bit; 0: never got there */
+	__u64 handed_ns; /* from the queue to the link */
+	__u64 left_ns; /* last bit left the link; 0: never got there */
 };
 
 struct sums {
 	__u64 packets;
-	__u64 bytes; /* with their Ethernet headers */
+	__u64 bytes; /* with Ethernet headers */
 };
 
 const volatile __u32 netns_inum;
@@ -49,9 +49,9 @@ const volatile __u32 packets_of_flow = 1;
 const volatile __u16 best_effort_port;
 const volatile __u16 background_port;
 
-struct payload example; /* so that the lab gets the type */
+struct payload example; /* exports the type to the lab */
 __u64 busy_until_ns;
-__u64 longest_wait_ns; /* of a packet in the link, for those before it */
+__u64 longest_wait_ns; /* of a packet in the link, behind earlier ones */
 struct sums with_deadline;
 struct sums best_effort;
 struct sums background;
@@ -70,7 +70,7 @@ static bool is_ours(const struct net_device *dev)
 	return dev->nd_net.net->ns.inum == netns_inum && !(dev->flags & IFF_LOOPBACK);
 }
 
-/* Where the UDP payload begins, and the port it goes to; 0 for anything else. */
+/* The offset of the UDP payload, and its destination port; 0 for anything else. */
 static __u32 find_payload(const struct sk_buff *skb, __u16 *port)
 {
 	const unsigned char *ip = skb->data + ETHERNET_BYTES;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * A program that does nothing for every packet that is queued: what the kernel says it took is what the kernel's own
- * clock took, and is subtracted from what it says of others.
+ * A program that does nothing for every queued packet: its run time as the kernel counts it is the cost of the kernel's
+ * clock, which is subtracted from other programs' run times.
  */
 #include <linux/bpf.h>
 

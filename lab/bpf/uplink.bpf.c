@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What happens in a device behind a narrow uplink: how long its foreground packets wait, in its queue, in its driver
- * and for the link, and whether for the background; what the link carries; how long the processors are halted.
+ * Measures a device behind a narrow uplink: how long its foreground packets wait in its queue, in its driver and for
+ * the link, and whether for background packets; what the link carries; how long the processors are halted.
  *
  * In: the tracepoints before the device's queue and behind the link, and those at which a processor halts and wakes.
- * Out: counters, which the lab reads where they are. Delays, drops and changes nothing.
+ * Out: counters, which the lab reads in place. Delays, drops and changes nothing.
  *
- * A halted processor is woken by an interrupt, whose work belongs to the busy time: the halt ends where the interrupt
- * begins, not where the idle loop goes on.
+ * A halted processor is woken by an interrupt, whose work is busy time: the halt ends where the interrupt begins, not
+ * where the idle loop continues.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_endian.h>
@@ -19,7 +19,7 @@ char _license[] SEC("license") = "GPL";
 #define MOST_CPUS 64
 #define ETHERNET_BYTES 14
 #define TCP_SYN 2
-/* Timers are late, and a pacer makes up for it by handing a packet down early: an eighth of a full packet at 1 Mbit/s. */
+/* Timers are late, and a pacer catches up by handing a packet over early: an eighth of a full packet at 1 Mbit/s. */
 #define CLOCK_SLACK_NS 1500000
 #define LEFT_IDLE ((__u32)-1) /* PWR_EVENT_EXIT */
 
@@ -28,14 +28,14 @@ struct packet {
 	__be32 number; /* TCP's */
 	__be32 acknowledged;
 	__be16 port; /* local */
-	__u16 is_first; /* of the other flags some move to the last segment where a packet is cut into segments */
+	__u16 is_first; /* some other flags move to the last segment where a packet is segmented */
 };
 
 /* Of one request, CLOCK_MONOTONIC; the lab zeroes it between two. */
 struct waits {
 	__u64 first_queued_ns;
 	__u64 first_wait_ns;
-	__u64 last_behind_ns; /* a packet left the link that had waited when one of the background began to be sent */
+	__u64 last_behind_ns; /* a packet left the link that had waited when a background packet began to be sent */
 };
 
 struct passed {
@@ -54,9 +54,9 @@ const volatile __u16 background_port;
 struct waits waits;
 struct passed foreground;
 struct passed background;
-__u64 background_began_ns; /* the last one's first bit */
+__u64 background_began_ns; /* the first bit of the last one */
 __u64 halted_ns[MOST_CPUS];
-__u64 halted_since_ns[MOST_CPUS]; /* 0: it runs */
+__u64 halted_since_ns[MOST_CPUS]; /* 0: running */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -65,7 +65,7 @@ struct {
 	__type(value, __u64);
 } queued_ns SEC(".maps");
 
-/* Fills in who it is and gives the remote TCP port; 0 for anything else. */
+/* Fills in the packet's identity and returns the remote TCP port; 0 for anything else. */
 static __u16 identify(const struct sk_buff *skb, struct packet *packet)
 {
 	const unsigned char *ip = skb->data + ETHERNET_BYTES, *tcp;
@@ -94,7 +94,7 @@ int BPF_PROG(lab_note_queued, struct sk_buff *skb)
 	now = bpf_ktime_get_ns();
 	if (!waits.first_queued_ns)
 		waits.first_queued_ns = now;
-	/* Where it crosses two devices, the wait begins at the first. */
+	/* A packet that crosses two devices begins to wait at the first. */
 	bpf_map_update_elem(&queued_ns, &packet, &now, BPF_NOEXIST);
 	return 0;
 }

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * A program that a rule may give real-time priority to, and what such programs do at worst.
- * In: what to do, and for how long. Out: lines of what it saw of its own policy; times are CLOCK_MONOTONIC's.
- * It never asks for priority itself, and every process of it ends by itself: at the given time, by SIGALRM soon after
- * it, or by the kernel when it has had HARD_CPU_S of a processor for each thread or HARD_REALTIME_US of one without a pause.
+ * A test program for rules that give real-time priority, and the worst that such programs do. In: what to do, and for
+ * how long. Out: lines about its own policy; times are CLOCK_MONOTONIC. It never asks for priority itself, and every
+ * process of it ends by itself: at the given time, by SIGALRM soon after it, or by the kernel after HARD_CPU_S of a
+ * processor for each thread or HARD_REALTIME_US of one without a pause.
  *
  *   start RATE COUNT ONE_IN LIMIT_MS OTHER MATCHED TASK...
  *                                                    starts programs, each ONE_IN-th of them MATCHED, whose TASK is
  *                                                    followed by EXEC_NS and LIMIT_MS: "started WELL NS", how many
  *                                                    ended well, and how long it took to start all
  *   await EXEC_NS LIMIT_MS                           "raised NS", from EXEC_NS until it has priority, or "missed"
- *   reach ADDRESS PORT EXEC_NS LIMIT_MS              "raised NS", from EXEC_NS until its connection to there has a
- *                                                    congestion control of giveway's, or "missed"; sends a little until LIMIT_MS
+ *   reach ADDRESS PORT EXEC_NS LIMIT_MS              "raised NS", from EXEC_NS until its connection there has a
+ *                                                    congestion control of giveway's, or "missed"; sends a little until
+ *                                                    LIMIT_MS
  *   leave                                            nothing, or "wrong" if it has priority
  *   spin SECONDS CPU...                              a thread on each CPU: "spun CPU RAISED_MS DEMOTED_MS CPU_MS"
  *   bomb COUNT UNTIL_NS                              COUNT processes in all, each: "bombed CPU_MS...", for each
  *                                                    SLOT_NS before UNTIL_NS, the last first
  *   nibble BURST_US PERIOD_US SECONDS CPU            computes BURST of each PERIOD: as `spin`
  *
- * RAISED_MS: from the start of the thread; DEMOTED_MS: from there until it has none any more; -1: never. CPU_MS: what
- * it computed with priority.
+ * RAISED_MS: from the start of the thread; DEMOTED_MS: from there until it has lost priority; -1: never. CPU_MS: CPU
+ * time with priority.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -39,7 +40,7 @@
 
 #define NS_PER_S 1000000000LL
 #define NS_PER_MS 1000000.0
-/* Between two looks at the own policy, asleep and computing. */
+/* Between two checks of its own policy, asleep and computing. */
 #define NAP_NS 100000
 #define STEPS 20000
 #define HARD_CPU_S 8
@@ -89,7 +90,7 @@ static void limit(int64_t seconds, int threads)
 	alarm(seconds + 2);
 }
 
-/* Those that have ended; gives back how many of them well. */
+/* Collects ended children; returns how many ended well. */
 static int64_t reap(int options)
 {
 	int64_t well = 0;
@@ -104,7 +105,7 @@ static int start(int64_t rate, int64_t count, int64_t one_in, char *limit_ms, ch
 {
 	int64_t begun = now_ns(CLOCK_MONOTONIC), well = 0;
 
-	/* It has to keep its pace beside whatever computes; what it starts is as others are. */
+	/* It has to keep its pace under load; its children have ordinary priority. */
 	setpriority(PRIO_PROCESS, 0, -20);
 	for (int64_t number = 0; number < count; number++) {
 		sleep_until(begun + number * NS_PER_S / rate);
@@ -159,7 +160,7 @@ static int reach(const char *address, int port, int64_t exec_ns, int64_t limit_m
 		char control[16] = "", some[100] = { 0 };
 		socklen_t length = sizeof(control);
 
-		/* Nothing has to yield that sends nothing. */
+		/* Only a socket that sends is given a congestion control. */
 		if (send(connection, some, sizeof(some), MSG_NOSIGNAL) < 0)
 			return 1;
 		getsockopt(connection, IPPROTO_TCP, TCP_CONGESTION, control, &length);
@@ -261,7 +262,7 @@ static int spin(int64_t seconds, int64_t burst_ns, int64_t period_ns, int count,
 	return 0;
 }
 
-/* Halves what is left to start with each child, and so doubles the processes each time. */
+/* Gives each child half of the remaining count, and so doubles the processes each time. */
 static int bomb(char *self, int64_t count, int64_t until_ns)
 {
 	struct watch watch = { .until_ns = until_ns };
@@ -290,7 +291,7 @@ static int bomb(char *self, int64_t count, int64_t until_ns)
 	look(&watch);
 	for (int slot = 0; slot < SLOTS; slot++)
 		length += sprintf(line + length, " %.2f", watch.computed_ns[slot] / NS_PER_MS);
-	/* In one write, for others write too. */
+	/* In one write, since others write too. */
 	printf("bombed%s\n", line);
 	fflush(stdout);
 	reap(0);

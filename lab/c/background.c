@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The rule of bpf/ledbat/rule.h as it is, for this machine: what bpf/ledbat.bpf.c tells it of a sender, a test tells it of a
- * simulated one. Decides nothing of its own.
+ * The congestion control of bpf/ledbat/rule.h, compiled for this machine: a test feeds it a simulated sender where
+ * bpf/ledbat.bpf.c feeds it a real one. Decides nothing of its own.
  */
 #include <linux/types.h>
 #include <stdbool.h>
@@ -28,7 +28,7 @@ void lab_background_begin(struct lab_sender *sender, __u32 packets, __u32 base_u
 	sender->round_end = 0;
 }
 
-/* Of packets before which so many had been delivered when the last of them was sent. */
+/* `delivered_before`: packets delivered before the last of them was sent. */
 void lab_background_acked(struct lab_sender *sender, __u32 rtt_us, __u32 acked, __u32 lost, __u32 in_flight, __u32 jitter_us,
 			  __u32 delivered_before, __u32 delivered, __u64 now_ms)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The slack test of bpf/slack.h as it is, for this machine: what inlines there has a name here, so that the lab can
- * try it against the exact walk. Decides nothing of its own.
+ * The slack test of bpf/slack.h, compiled for this machine: its inline functions get names here, so that the lab can
+ * compare it with an exact scan. Decides nothing of its own.
  */
 #include <linux/types.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ struct gw_slack_tree *lab_slack_new(__u64 now_ns)
 	return tree;
 }
 
-/* As advance() of bpf/link.h, of promises that are all kept. */
+/* As advance() of bpf/link.h, for promises that are all kept. */
 void lab_slack_advance(struct gw_slack_tree *tree, __u64 now_ns)
 {
 	while (tree->first < slack_slot(now_ns) && !slack_at(tree, slack_leaf(tree->first))->work_ns)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Stations on one emulated access point, with a server behind it, and the policy of their daemons: data, and the
-//! formula of the paper's cap.
+//! paper's formula for the cap.
 
 use crate::parameters::Parameters;
 
@@ -8,14 +8,14 @@ use crate::parameters::Parameters;
 pub struct AccessPoint {
     pub medium: &'static str,
     pub rtt_ms: u64,
-    /// In place of it: of the stations in turn.
+    /// Replaces it: one for each station, in turn.
     pub different_rtts_ms: &'static [u64],
     pub stations: usize,
-    /// Of the access point and of each station; none: as the medium has it.
+    /// Of the access point and of each station; None: the medium's default.
     pub queue_packets: Option<u64>,
-    /// What the daemons do; without it none runs.
+    /// The daemons' policy; None: no daemon runs.
     pub giveway: Option<Cap>,
-    /// What they do with connections to the server, which are all background then.
+    /// The policy for connections to the server, all of which are background then.
     pub background: Option<BackgroundPolicy>,
     pub managed: Managed,
 }
@@ -41,11 +41,11 @@ pub struct BackgroundPolicy {
 pub enum Cap {
     /// P1's formula with P1's values, at this RTT.
     Formula { rtt_ms: u64 },
-    /// The same number of segments whatever else sends (P1, figure 6).
+    /// The same number of segments regardless of other senders (P1, figure 6).
     Segments(u64),
-    /// The share that the devices find of what they send, with this `prefer`.
+    /// The estimated share, with this `prefer`.
     Estimated(&'static str),
-    /// Whatever a daemon does that is told nothing, but for the group's key where it has one.
+    /// An unconfigured daemon, except for the group's key where it has one.
     Default { has_key: bool },
 }
 

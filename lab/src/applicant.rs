@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The program that rules are tried on (`c/applicant.c`), static, so that it starts as fast as a program can and runs
-//! in any guest.
-//! Input: a folder and a name. Output: the program there, as an executable of its own that a rule can name; gone when
-//! dropped. Also: programs that start all the time, of which some match a rule, and what these say.
+//! The test program for rules (`c/applicant.c`), static, so that it starts as fast as a program can and runs in any
+//! guest. Input: a folder and a name. Output: the program there, as an executable of its own that a rule can name;
+//! removed when dropped. Also: programs that start continually, some of which match a rule, and their reports.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -24,7 +23,7 @@ pub struct Applicant {
 
 pub fn install(folder: &Path, name: &str) -> Result<Applicant> {
     let exe = folder.canonicalize()?.join(name);
-    // A new inode: one that still runs cannot be written to.
+    // A new inode: a running executable cannot be written to.
     if exe.exists() {
         fs::remove_file(&exe)?;
     }
@@ -35,26 +34,26 @@ pub fn install(folder: &Path, name: &str) -> Result<Applicant> {
 
 impl Drop for Applicant {
     fn drop(&mut self) {
-        // What cannot be removed is in nobody's way.
+        // A file that cannot be removed harms nothing.
         let _ = fs::remove_file(&self.exe);
     }
 }
 
-/// Programs that start all the time, some of which match a rule.
+/// Programs that start continually, some of which match a rule.
 #[derive(Clone, Copy)]
 pub struct Starts {
     pub per_s: u64,
     pub count: u64,
-    /// Of so many is one that a rule means.
+    /// One of so many matches a rule.
     pub one_in: u64,
-    /// After which such a one has lived long enough.
+    /// How long a matching one lives.
     pub limit_ms: u64,
 }
 
-/// What the processes said.
+/// The processes' reports.
 #[derive(Default)]
 pub struct StarterReport {
-    /// Of each that a rule meant: from just before it called exec until it saw that it has what the rule gives.
+    /// Of each matching one: from just before exec until it has what the rule gives.
     pub waited_ms: Vec<f64>,
     pub missed: u64,
     pub raised_wrongly: u64,
@@ -67,7 +66,7 @@ impl Starts {
         self.count.div_ceil(self.one_in)
     }
 
-    /// Until the last of them has ended. `task`: what those that a rule means do.
+    /// Until the last one has ended. `task`: what the matching ones do.
     pub fn run(
         &self,
         place: &Namespace,
@@ -79,7 +78,7 @@ impl Starts {
         listen(output_of(&mut starter)?)
     }
 
-    /// The same, and returns at once. No more start when the process is dropped.
+    /// Returns at once. Dropping the process stops further starts.
     pub fn begin(&self, place: &Namespace, matched: &Applicant, task: &[&str], other: &Applicant) -> Result<Process> {
         let mut command = place.command(&other.exe)?;
         command
@@ -92,12 +91,12 @@ impl Starts {
     }
 }
 
-/// What a starter says.
+/// The output of a starter.
 pub fn output_of(starter: &mut Process) -> Result<ChildStdout> {
     starter.pipes().stdout.take().context("the starter has no output")
 }
 
-/// Until it has said all.
+/// Until its output ends.
 pub fn listen(output: ChildStdout) -> Result<StarterReport> {
     let mut said = StarterReport::default();
     for line in BufReader::new(output).lines() {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All BPF objects in the kernel, and how long programs ran.
-//! Input: nothing, or a program's name. Output: programs, maps and links by id; the processes that hold them; a
-//! program's run time in nanoseconds and how often it ran. With a virtual clock, nanoseconds are instructions. The
-//! kernel counts only while someone asks it to, and its own reading of the clock is in the count; `Nothing` says how
-//! much that is.
+//! All BPF objects in the kernel, and the run time of programs. Input: nothing, or a program's name. Output: programs,
+//! maps and links by id; the processes that hold them; a program's run time in nanoseconds and its count of runs. With
+//! a virtual clock, nanoseconds are instructions. The kernel counts only on request, and its own reading of the clock
+//! is included; `Nothing` measures that part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
@@ -35,12 +34,12 @@ pub struct Object {
     pub id: u32,
     /// Links have none.
     pub name: String,
-    /// It belongs to a struct_ops: a congestion control or a qdisc.
+    /// Part of a struct_ops: a congestion control or a qdisc.
     pub is_struct_ops: bool,
 }
 
 impl ObjectKind {
-    /// By what name /proc/PID/fdinfo gives its number.
+    /// The name of its number in /proc/PID/fdinfo.
     fn in_fdinfo(self) -> &'static str {
         match self {
             ObjectKind::Program | ObjectKind::SocketFilter => "prog_id:",
@@ -74,7 +73,8 @@ pub fn all() -> BTreeSet<Object> {
     programs.chain(maps).chain(links).collect()
 }
 
-/// Which objects of a kind a process has open; none where it is gone. A dead process is not while a thread of it is stuck.
+/// The objects of a kind that a process has open; none if it is gone. A dead process remains while a thread of it is
+/// stuck.
 pub fn held_by(pid: i32, kind: ObjectKind) -> BTreeSet<u32> {
     let entries = |folder: String| std::fs::read_dir(folder).into_iter().flatten().flatten();
     let leader = entries(format!("/proc/{pid}/fdinfo")).map(|entry| entry.path());
@@ -93,7 +93,7 @@ pub fn held_by(pid: i32, kind: ObjectKind) -> BTreeSet<u32> {
     held
 }
 
-/// Those of these links that still do something, of the kinds that can be detached from outside.
+/// The links among these that are still attached, of the kinds that can be detached from outside.
 pub fn attached_links(ids: &BTreeSet<u32>) -> Vec<Object> {
     let is_attached = |info: &LinkTypeInfo| match info {
         LinkTypeInfo::Cgroup(link) => link.cgroup_id != 0,
@@ -146,7 +146,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Without what the kernel's clock takes for each.
+    /// Without the cost of the kernel's clock.
     pub fn net_ns(self, clock_ns: f64) -> f64 {
         self.time_ns as f64 - self.count as f64 * clock_ns
     }
@@ -163,7 +163,7 @@ impl Sub for Runs {
     }
 }
 
-/// Of these programs, by name; of those of one name together.
+/// Of these programs, by name; programs of one name together.
 pub fn runs_of(ids: &BTreeSet<u32>) -> BTreeMap<String, Runs> {
     let mut all = BTreeMap::<String, Runs>::new();
     for info in ProgInfoIter::default().filter(|info| ids.contains(&info.id)) {

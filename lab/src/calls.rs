@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The system calls that nix lacks, or has as unsafe functions alone, as safe ones. Input and output are nix's errors and types
-//! of std. It decides nothing. What one scenario alone does (seccomp, io_uring, frames) is in that scenario.
+//! Safe wrappers of the system calls that nix lacks or has only as unsafe functions. Input and output are nix's errors
+//! and types of std. Decides nothing. Calls of a single scenario (seccomp, io_uring, frames) are in that scenario.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
@@ -74,7 +74,7 @@ pub fn tcp_info(socket: impl AsFd) -> nix::Result<TcpInfo> {
     Errno::result(told).map(|_| info)
 }
 
-/// setsockopt(2) of any option and any bytes, also such as the kernel will refuse.
+/// setsockopt(2) with any option and any bytes, also such as the kernel refuses.
 pub fn set_option(socket: &impl AsRawFd, level: i32, name: i32, value: &[u8]) -> nix::Result<()> {
     let length = value.len() as libc::socklen_t;
     // SAFETY: the pointer is good for `length` bytes, which the kernel only reads.
@@ -82,7 +82,7 @@ pub fn set_option(socket: &impl AsRawFd, level: i32, name: i32, value: &[u8]) ->
     Errno::result(set).map(drop)
 }
 
-/// bind(2) of a packet socket to a device: nix makes no address of one.
+/// bind(2) of a packet socket to a device: nix has no address for one.
 pub fn bind_to_device(socket: impl AsFd, device: u32) -> nix::Result<()> {
     // SAFETY: integers only, for which all zero is valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -115,20 +115,20 @@ pub fn become_tap(tun: impl AsFd, name: &str) -> nix::Result<()> {
     Errno::result(done).map(drop)
 }
 
-/// sigaction(2) by a handler, which nix leaves to its caller: it may do nothing but store to an atomic.
+/// sigaction(2) with a handler, which nix leaves to its caller: it may do nothing but store to an atomic.
 pub fn handle(signal: Signal, handler: extern "C" fn(i32)) -> nix::Result<()> {
     let action = SigAction::new(SigHandler::Handler(handler), SaFlags::empty(), SigSet::empty());
     // SAFETY: storing to an atomic is async-signal-safe.
     unsafe { sigaction(signal, &action) }.map(drop)
 }
 
-/// The command's process will be in the network namespace of this file.
+/// The command's process starts in the network namespace of this file.
 pub fn start_in(command: &mut Command, namespace: OwnedFd) {
     // SAFETY: setns is async-signal-safe; the descriptor lives in the closure.
     unsafe { command.pre_exec(move || setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET).map_err(Into::into)) };
 }
 
-/// The command's process will be killed when the thread that starts it ends.
+/// The command's process is killed when the thread that starts it ends.
 pub fn end_with_this_thread(command: &mut Command) {
     // SAFETY: prctl is async-signal-safe and touches only the new child.
     unsafe { command.pre_exec(|| set_pdeathsig(Signal::SIGKILL).map_err(Into::into)) };
@@ -142,7 +142,7 @@ pub fn count_run_times() -> nix::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// BPF_OBJ_GET_INFO_BY_FD of bpf(2): what libbpf-rs asks of all programs, of one.
+/// BPF_OBJ_GET_INFO_BY_FD of bpf(2), for one program.
 pub fn program_info(program: impl AsFd) -> nix::Result<bpf_prog_info> {
     let mut info = bpf_prog_info::default();
     let mut bytes = size_of_val(&info) as u32;

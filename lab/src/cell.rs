@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One access point with its stations and the server behind it, standing: namespaces, medium and,
-//! where the variant has them, a giveway daemon on every station.
-//! Input: what it is to be. Output: the place in which an experiment happens, taken down when dropped.
+//! A running access point with its stations and the server behind it: namespaces, medium and, where the variant has
+//! them, a giveway daemon on every station. Input: its description. Output: the testbed of an experiment, taken down
+//! when dropped.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::access_point::AccessPoint;
-pub use crate::air::SERVER_ADDRESS;
-use crate::air::{Air, SERVER_DEVICE, STATION_DEVICE};
+pub use crate::channel::SERVER_ADDRESS;
+use crate::channel::{Channel, SERVER_DEVICE, STATION_DEVICE};
 use crate::experiment::Run;
 use crate::giveway::answers::{self, Status};
 use crate::giveway::{self, Daemon};
@@ -25,19 +25,19 @@ use crate::traffic::stream::{TcpSource, start_sink};
 
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Fields go in this order: daemons revert while their namespaces still stand.
+/// Field order matters: daemons revert while their namespaces still exist.
 pub struct Cell {
     daemons: Vec<Option<Daemon>>,
-    pub air: Air,
+    pub channel: Channel,
     stations: Vec<Namespace>,
     server: Namespace,
-    /// Where logs and raw results of this variant are kept, and what their names begin with.
+    /// Folder of this variant's logs and raw results, and the prefix of their names.
     raw: PathBuf,
     label: String,
 }
 
 impl Cell {
-    /// Raises it, does this on it, and takes it down; with KEEP=1 the last one, or one that failed, stays.
+    /// Creates it, runs the experiment on it, and takes it down; with KEEP=1 the last one, or one that failed, stays.
     pub fn with(
         access_point: &AccessPoint,
         run: &Run,
@@ -60,11 +60,11 @@ impl Cell {
         let role = |number| Namespace::create_small(&format!("sta{number}"));
         let stations: Vec<_> = (1..=access_point.stations).map(role).collect::<Result<_>>()?;
         let server = Namespace::create("server")?;
-        let air = Air::start(&stations, &server, access_point, run.seed)?;
+        let channel = Channel::start(&stations, &server, access_point, run.seed)?;
         connect(&stations, &server)?;
         let mut cell = Self {
             daemons: (0..access_point.stations).map(|_| None).collect(),
-            air,
+            channel,
             stations,
             server,
             raw: run.raw.into(),
@@ -136,7 +136,7 @@ impl Cell {
             .with_context(|| format!("station {} has no daemon", station + 1))
     }
 
-    /// Every station sends to the server without end, as long as what is given back lives.
+    /// Every station sends to the server without end, until the returned handles are dropped.
     pub fn saturate(&self) -> Result<(Vec<TcpSource>, Role)> {
         let sink = start_sink(&self.server)?;
         let mut sources: Vec<_> = self.stations.iter().map(TcpSource::connect).collect::<Result<_>>()?;
@@ -153,7 +153,7 @@ impl Cell {
             .iter()
             .zip(&self.daemons)
             .filter(|(_, daemon)| daemon.is_some());
-        // Beside many labs at once a daemon may answer late.
+        // Beside several labs at once a daemon may answer late.
         let answer = |station| {
             wait_for(
                 "a daemon's status",
@@ -164,7 +164,7 @@ impl Cell {
         managed.map(|(station, _)| answer(station)).collect()
     }
 
-    /// Ends the daemons in order, so that one that ends badly is noticed.
+    /// Ends the daemons in order, so that a bad end is noticed.
     pub fn stop_daemons(&mut self) -> Result<()> {
         for daemon in self.daemons.iter_mut().filter_map(Option::take) {
             let mut daemon = daemon;
@@ -173,7 +173,7 @@ impl Cell {
         Ok(())
     }
 
-    /// Leaves everything standing (KEEP=1) and says how to remove it.
+    /// Leaves everything running (KEEP=1) and says how to remove it.
     pub fn stay(mut self) -> Result<String> {
         let mut pids: Vec<i32> = self
             .daemons
@@ -181,7 +181,7 @@ impl Cell {
             .flatten()
             .map(|daemon| daemon.process.stay())
             .collect();
-        pids.extend(self.air.stay()?);
+        pids.extend(self.channel.stay()?);
         let namespaces = self.stations.iter_mut().chain([&mut self.server]);
         let names: Vec<_> = namespaces.map(|namespace| namespace.stay().to_owned()).collect();
         let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();

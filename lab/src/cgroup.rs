@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A cgroup of the second version, for processes that are named by where they stand.
+//! A cgroup of v2, for processes that rules match by cgroup.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::interrupt::wait_until;
 
 const EMPTY_WITHIN: Duration = Duration::from_secs(5);
 
-/// With those above that were made for it; gone when dropped.
+/// With the parents that were created for it; removed when dropped.
 pub struct Cgroup {
     pub folder: PathBuf,
     made: Vec<PathBuf>,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether the numbers are what the scenario says they must be.
-//! Input: the checks of a plan and the measured metrics. Output: a verdict for each check that belongs to
-//! this run. One whose number is missing has failed.
+//! Compares the numbers with the scenario's bounds. Input: the checks of a plan and the measured metrics. Output: a
+//! verdict for each check that belongs to this run. A missing number fails its check.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,35 +21,36 @@ pub struct Verdict {
 
 type Points = BTreeMap<String, Metrics>;
 
-/// Of what is in the air: later than this the stations do not have the air that the model says.
+/// Of the medium: beyond this lateness the emulated channel no longer follows the model.
 const LATENESS_P99_US: f64 = 1_000.0;
 
-/// So many standard errors from the mean lie the limits of the 95% interval.
+/// The limits of the 95% interval, in standard errors from the mean.
 const NORMAL_95: f64 = 1.96;
 
-/// Of the time, a daemon waits for a processor: with more it sees what happened seconds ago, as no daemon does on a machine of its own.
+/// Share of time that a daemon may wait for a processor: beyond it the daemon reacts to old data, which does not happen
+/// on a machine of its own.
 const DAEMON_WAITED_PERCENT: f64 = 25.0;
 
-/// Bounds of every run on an access point at full length: the machine must be fast enough for what it is to show.
+/// Bounds for the machine, in every full-length run on an access point: it must be fast enough.
 pub fn of_machine(points: &Points) -> Vec<Check> {
     let bounds = [
         ("lateness_p99_us", LATENESS_P99_US),
         ("daemon_waited_percent", DAEMON_WAITED_PERCENT),
     ];
     let of = |(metric, most): (&'static str, f64)| {
-        let on_air = points.iter().filter(move |(_, metrics)| metrics.contains_key(metric));
-        on_air.map(move |(point, _)| Check::metric(point, metric, Relation::AtMost(most)))
+        let shared_channel = points.iter().filter(move |(_, metrics)| metrics.contains_key(metric));
+        shared_channel.map(move |(point, _)| Check::metric(point, metric, Relation::AtMost(most)))
     };
     bounds.into_iter().flat_map(of).collect()
 }
 
-/// The same of a run whose bounds are not judged, in words: each point for which the machine was too slow.
+/// The same for a run whose bounds are not judged, as text: each point for which the machine was too slow.
 pub fn too_busy(points: &Points) -> Vec<String> {
     let verdicts = of_machine(points).into_iter().map(|check| verdict(&check, points));
     let missed = verdicts.filter(|verdict| !verdict.ok);
     let told = missed.filter_map(|Verdict { name, value, bound, .. }| {
         Some(format!(
-            "{name} was {:.0} (want {bound}): this machine was too busy, and the numbers are not those of the air alone",
+            "{name} was {:.0} (want {bound}): this machine was too busy, and the numbers are not those of the channel alone",
             value?
         ))
     });
@@ -116,7 +116,7 @@ impl Quantity {
                 let allowed = most.iter().map(|a| Some(a.part * get(&a.of, a.metric)?));
                 let allowed: Option<Vec<f64>> = allowed.collect();
                 let measured = get(variant, metric)?;
-                // Nothing of what may be nothing.
+                // Zero of an allowance of zero is fine.
                 let ratio = measured / allowed?.into_iter().fold(0.0, f64::max);
                 Some(if measured == 0.0 { 0.0 } else { ratio })
             }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_was_too_busy_is_told_of_whatever_was_set() {
+    fn busy_machine_is_reported_at_any_settings() {
         let points = points(&[
             ("plain", "lateness_p99_us", 1_500.0),
             ("plain", "daemon_waited_percent", 24.0),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_has_failed() {
+    fn unmeasured_metric_fails_its_check() {
         let verdicts = judge(
             &[metric(Relation::AtMost(5.0), At::Anything)],
             &points(&[]),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lower_limit_of_a_ratio_is_further_off_where_the_rounds_differ() {
+    fn ratio_bound_widens_with_spread_between_rounds() {
         let of = || Quantity::RatioAtLeast {
             variant: "ours".into(),
             over: "plain".into(),

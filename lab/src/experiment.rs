@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What surrounds a variant during one run: its name, a seed, a folder for raw results.
+//! The context of a variant during one run: its name, a seed, a folder for raw results.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use crate::progress::Progress;
 pub struct Run<'a> {
     /// Of the variant; its metrics are points of this name, or below it.
     pub name: &'a str,
-    /// The machine that it asked for.
+    /// The guest that it requested.
     pub guest: Option<Guest>,
     pub seed: u64,
     pub progress: &'a Progress,
     /// The folder of the raw results.
     pub raw: &'a Path,
-    /// With KEEP=1 its place stays.
+    /// With KEEP=1 its testbed stays.
     pub is_last: bool,
 }
 
@@ -35,7 +35,7 @@ impl Run<'_> {
         self.raw.join(self.label() + what)
     }
 
-    /// For what it needs on the way, in the machine's folder for such.
+    /// For temporary files, in the machine's folder for these.
     pub fn temporary_folder(&self) -> Result<TemporaryFolder> {
         let name = format!("gwlab-{}-{}", std::process::id(), self.label());
         let folder = TemporaryFolder(std::env::temp_dir().join(name));
@@ -66,7 +66,7 @@ impl Drop for TemporaryFolder {
     }
 }
 
-/// Lets so much time pass.
+/// Waits for so long.
 pub fn pause(seconds: f64) -> Result<()> {
     pause_until(Instant::now() + Duration::from_secs_f64(seconds))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The program under test, as the lab runs it: its command line and its configuration. `answers` reads what it says.
-//! Input: namespaces and a policy. Output: running daemons and their logs. Judges nothing.
+//! Runs the program under test: its command line and its configuration. `answers` reads its output. Input: namespaces
+//! and a policy. Output: running daemons and their logs. Judges nothing.
 
 pub mod answers;
 pub mod jitter;
@@ -18,15 +18,16 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::access_point::{BackgroundPolicy, Cap, PAPER_CAPACITY_MBIT, PAPER_MARGIN_BYTES, PAPER_SEGMENT_BYTES};
-use crate::air::{SERVER_ADDRESS, STATION_DEVICE};
+use crate::channel::{SERVER_ADDRESS, STATION_DEVICE};
 use crate::interrupt::{wait_for, wait_until};
 use crate::namespace::Namespace;
 use crate::process::{Process, run};
 use answers::{Recorded, parse_record};
 
-/// Long: in a guest without virtual time the verifier takes 20 s on a slow machine, and nothing is answered meanwhile.
+/// Long: in a guest without virtual time the verifier takes 20 s on a slow machine, and the daemon answers nothing
+/// meanwhile.
 const START_LIMIT: Duration = Duration::from_secs(90);
-/// Emulated, beside a load, ending takes 2.5 to 5 s; on the host a quarter of a second.
+/// Emulated under load, ending takes 2.5 to 5 s; on the host a quarter of a second.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 
 /// `giveway run` in one station's namespace.
@@ -35,7 +36,7 @@ pub struct Daemon {
     log: PathBuf,
 }
 
-/// The binary beside this one, or what GIVEWAY names.
+/// The binary beside this one, or the file in GIVEWAY.
 pub fn binary() -> Result<PathBuf> {
     let path = match std::env::var_os("GIVEWAY") {
         Some(path) => PathBuf::from(path),
@@ -50,7 +51,7 @@ pub fn binary() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Of the group in this folder.
+/// The key file of the group in this folder.
 pub fn key_file(folder: &Path) -> PathBuf {
     folder.join("group.key")
 }
@@ -67,7 +68,7 @@ pub fn new_key(folder: &Path) -> Result<PathBuf> {
     Ok(key)
 }
 
-/// A policy of caps, with the group's key.
+/// A configuration of caps, with the group's key.
 pub fn cap_configuration(cap: Cap, key: &Path) -> Value {
     let mut policy = json!({
         "policy": "fixed",
@@ -85,7 +86,7 @@ pub fn cap_configuration(cap: Cap, key: &Path) -> Value {
     json!({"cap": policy, "group": {"key_file": key}})
 }
 
-/// Of a daemon on an access point, with the group's key.
+/// The configuration of a daemon on an access point, with the group's key.
 pub fn configuration(cap: Option<Cap>, background: Option<BackgroundPolicy>, key: &Path) -> Value {
     let mut all = match cap {
         Some(cap) => cap_configuration(cap, key),
@@ -99,14 +100,14 @@ pub fn configuration(cap: Option<Cap>, background: Option<BackgroundPolicy>, key
     all
 }
 
-/// Until a queue of giveway's is active, by whatever backend.
+/// Waits until a queue of giveway's is active, with any backend.
 pub fn wait_until_queued(at: &Namespace) -> Result<()> {
     wait_until("giveway's queue", START_LIMIT, || {
         Ok(answers::status(at)?.network.queue.installed.is_some())
     })
 }
 
-/// Until packets are marked, whatever serves them.
+/// Waits until packets are marked, with any backend.
 pub fn wait_until_marking(station: &Namespace) -> Result<()> {
     wait_until("giveway to mark packets", START_LIMIT, || {
         let marks = answers::status(station)?.network.queue.marks;
@@ -142,7 +143,7 @@ impl Daemon {
         Self::raise_with(&words, station, configuration, stem)
     }
 
-    /// As `raise`, with these words in place of the interface.
+    /// As `raise`, with these arguments in place of the interface.
     pub fn raise_with(words: &[&str], at: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
         let mut daemon = Self::launch_with(words, at, configuration, stem)?;
         daemon.wait_until_up(at)?;
@@ -150,7 +151,7 @@ impl Daemon {
     }
 
     fn launch_with(words: &[&str], at: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
-        // A stem may have dots of its own.
+        // A stem may contain dots.
         let [file, log] = ["toml", "log"].map(|ending| PathBuf::from(format!("{}.{ending}", stem.display())));
         write(&file, configuration)?;
         Self::start_with(words, at, &file, log)
@@ -162,7 +163,7 @@ impl Daemon {
         Self::of(command, log)
     }
 
-    /// Any command that is one in the end.
+    /// Any command that becomes the daemon.
     pub fn of(command: Command, log: PathBuf) -> Result<Self> {
         let process = Process::spawn_logged(command, &log)?;
         Ok(Self { process, log })
@@ -181,7 +182,7 @@ impl Daemon {
         .map(drop)
     }
 
-    /// Until the BPF qdisc is active, which no other backend may stand in for.
+    /// Waits until the BPF qdisc is active; no other backend counts.
     pub fn wait_until_queueing(&mut self, station: &Namespace) -> Result<()> {
         self.wait_until_up(station)?;
         let mut reason = String::new();
@@ -194,26 +195,26 @@ impl Daemon {
         .with_context(|| format!("giveway says: {reason}"))
     }
 
-    /// Until it has found that nothing is to be held, and waits for what is.
+    /// Waits until it reports that nothing needs a queue yet.
     pub fn wait_until_watching(&mut self, station: &Namespace) -> Result<()> {
         self.wait_until_up(station)?;
         let waits = || Ok(answers::status(station)?.network.queue.waits);
         wait_until("giveway to wait for what is to be held", START_LIMIT, waits)
     }
 
-    /// The daemon's watchdog, once there is one.
+    /// The daemon's watchdog process, once there is one.
     pub fn watchdog(&self) -> Option<i32> {
         let id = self.process.id().to_string();
         let places = std::fs::read_dir("/run/giveway").ok()?.flatten();
         let mut locks = places.filter_map(|place| std::fs::read_to_string(place.path().join("lock")).ok());
         locks.find_map(|lock| {
-            // Who holds it, then the watchdog; each by its number, and what tells it from others.
+            // The holder of the lock, then the watchdog; each by its pid and what identifies it.
             let mut pids = lock.lines().filter_map(|line| line.split(' ').next());
             (pids.next()? == id).then(|| pids.next()?.parse().ok())?
         })
     }
 
-    /// Stopped first: it must not replace a watchdog that dies before it.
+    /// Stopped first, so that it does not replace a watchdog that dies before it.
     pub fn kill_with_watchdog(&mut self) -> Result<()> {
         self.process.signal(Signal::SIGSTOP)?;
         if let Some(watchdog) = self.watchdog() {
@@ -222,7 +223,7 @@ impl Daemon {
         self.process.kill()
     }
 
-    /// By itself, as it was told.
+    /// Whether it ended in good order, as asked.
     pub fn ends(&mut self) -> Result<bool> {
         let ended = wait_for("giveway to end", STOP_LIMIT, || self.process.exit());
         Ok(ended.is_ok_and(|status| status.success()))
@@ -256,12 +257,12 @@ impl Recorder {
             .stdout(Stdio::null())
             .stderr(File::create(file.with_extension("log"))?);
         let process = Process::spawn(command)?;
-        // It makes the file when the daemon has begun to answer.
+        // It creates the file when the daemon has begun to answer.
         wait_until("giveway record to begin", START_LIMIT, || Ok(file.exists()))?;
         Ok(Self { process, file })
     }
 
-    /// Ends the recording and gives back what it says of caps and peers.
+    /// Ends the recording and returns its changes of caps and peers.
     pub fn finish(mut self) -> Result<Recorded> {
         if !self.process.stop(STOP_LIMIT)? {
             bail!(

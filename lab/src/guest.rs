@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A QEMU guest with a real kernel of Debian's, in which this very build runs anything.
-//! Input: a command, a kernel, a clock. Output: its output as it comes, its exit code, the files it left under /out,
-//! the kernel's log. One guest at a time on a machine; a second one waits and says so. Installs nothing.
+//! A QEMU guest with a real kernel of Debian's, in which this very build runs anything. Input: a command, a kernel, a
+//! clock. Output: its output as it arrives, its exit code, the files left under /out, the kernel's log. One guest at a
+//! time on a machine; a second one waits and says so. Installs nothing.
 
 mod architecture;
 mod archive;
@@ -39,12 +39,12 @@ pub use preemption::Preemption;
 use source::ProgramSource;
 pub use source::find;
 
-/// How long another run's guest is waited for.
+/// How long to wait for another run's guest.
 const TURN_LIMIT: Duration = Duration::from_secs(3600);
 /// How much of the console an error quotes.
 const QUOTED_LINES: usize = 12;
 
-// A machine that a run needs.
+// The machine that a run needs.
 #[derive(Args, Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Guest {
     #[arg(long, value_enum, default_value = "stock")]
@@ -79,10 +79,10 @@ pub enum Clock {
     Real,
 }
 
-/// What is to be done in a guest.
+/// A task for a guest.
 pub struct Errand<'a> {
     pub command: &'a [OsString],
-    /// Programs that the guest has besides the lab's own, found by their names.
+    /// Programs that the guest has besides the lab's own, found by name.
     pub programs: &'a [PathBuf],
     /// The host's time for it, boot included.
     pub limit: Duration,
@@ -149,13 +149,13 @@ impl fmt::Display for Guest {
     }
 }
 
-/// Whether this very machine is such a guest.
+/// Whether this machine is such a guest.
 pub fn is_inside() -> bool {
     std::env::var_os("GIVEWAY_LAB_INSIDE").is_some()
 }
 
 impl Guest {
-    /// Whether this very machine is one, as far as its kernel tells.
+    /// Whether this machine matches, as far as its kernel shows.
     pub fn is_this(&self) -> Result<bool> {
         let uname = nix::sys::utsname::uname()?;
         let is_realtime = uname.version().to_string_lossy().contains("PREEMPT_RT");
@@ -212,14 +212,15 @@ fn cache() -> Result<PathBuf> {
     Ok(cache)
 }
 
-/// A guest's place among those that run, until it is dropped.
+/// A guest's slot among the running ones, until it is dropped.
 struct Turn {
-    /// Of the initrd, which each has for itself.
+    /// Of the initrd, which each guest has for itself.
     place: usize,
     _locks: Vec<Flock<File>>,
 }
 
-/// In virtual time as many guests run as there are CPUs: figures do not depend on the others. By the host's clock one runs alone.
+/// In virtual time as many guests run as there are CPUs: figures do not depend on the others. By the host's clock one
+/// runs alone.
 fn turn(cache: &Path, clock: Clock) -> Result<Turn> {
     let places = std::thread::available_parallelism().map_or(1, usize::from);
     let wait = |what: &str, take: &mut dyn FnMut() -> Result<Option<Turn>>| {
@@ -244,7 +245,7 @@ fn turn(cache: &Path, clock: Clock) -> Result<Turn> {
             Ok(None)
         });
     }
-    // Who waits for all of them keeps those that it has got: nobody else does so meanwhile.
+    // A process that waits for all slots keeps those that it has: nobody else waits for all meanwhile.
     let mut locks = Vec::new();
     wait("all other guests", &mut || {
         while locks.len() <= places {
@@ -273,7 +274,7 @@ fn try_lock(path: &Path) -> Result<Option<Flock<File>>> {
     }
 }
 
-/// Fetched by one at a time.
+/// Fetched by one process at a time.
 fn newest_kernel(flavour: Flavour, architecture: Architecture, cache: &Path) -> Result<Kernel> {
     let path = cache.join("lock-kernels");
     let _lock = wait_for("another run to fetch the guest's kernel", TURN_LIMIT, || {
@@ -290,7 +291,7 @@ fn write_initrd(kernel: &Kernel, errand: &Errand, source: &ProgramSource, initrd
         .with_context(|| format!("cannot write {}", initrd.display()))
 }
 
-/// Polls on what the guest says until it is off.
+/// Relays the guest's output until it is off.
 fn follow(
     machine: QemuMachine,
     errand: &Errand,
@@ -333,7 +334,7 @@ fn follow(
     Ok(())
 }
 
-/// Polls the guest's archive on and says when all of it is here; false where the guest ended before.
+/// Passes the guest's archive on and returns true once it is complete; false if the guest ended before.
 fn receive(files: UnixStream, mut archive: impl Write) -> io::Result<bool> {
     let mut from = BufReader::new(&files);
     let mut size = String::new();
@@ -348,7 +349,7 @@ fn receive(files: UnixStream, mut archive: impl Write) -> io::Result<bool> {
     Ok(true)
 }
 
-/// To the end, even when nobody reads any more: a guest that cannot speak would hang.
+/// To the end, even when nobody reads any more: a guest that cannot write would hang.
 fn relay(mut from: UnixStream, to: &mut impl Write) -> io::Result<()> {
     let mut some = [0; 65_536];
     let mut passed_on = Ok(());
@@ -364,7 +365,7 @@ fn relay(mut from: UnixStream, to: &mut impl Write) -> io::Result<()> {
 fn unpack(out: &Path) -> Result<Process> {
     let mut tar = Command::new("tar");
     tar.args(["--no-same-owner", "-xC"]).arg(out);
-    // What is missing in the end says more than tar about a stream that never began.
+    // An incomplete archive says more than tar's complaint about an empty one.
     tar.stdin(Stdio::piped()).stderr(Stdio::null());
     Process::spawn(tar)
 }
@@ -377,7 +378,7 @@ fn code(out: &Path) -> Result<u8> {
     text.trim().parse().context("the guest's exit code is not readable")
 }
 
-/// What the console says from the first complaint on, or at last.
+/// The console's output from the first complaint on, or its last lines.
 fn explain(error: anyhow::Error, console: &Path) -> anyhow::Error {
     let said = fs::read(console).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How often something took how long, in classes. Pure: counts in, percentiles out; two can be added. Not by hdrhistogram: the
-//! classes are those of who measured (`giveway jitter`, cyclictest), and results keep them as they are.
+//! A histogram of durations. Pure: counts in, percentiles out; two can be added. Not by hdrhistogram: the classes are
+//! those of the measuring program (`giveway jitter`, cyclictest), and results keep them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Histogram {
     /// By the upper end of the class, in ns.
     counts: BTreeMap<u64, u64>,
-    /// Exactly, whatever class it is in.
+    /// Exactly, whatever its class.
     pub max_us: f64,
 }
 
@@ -35,7 +35,7 @@ impl Histogram {
         self.counts.values().sum()
     }
 
-    /// What at least `percent` do not exceed (nearest rank), in us.
+    /// The value that at least `percent` do not exceed (nearest rank), in us.
     pub fn percentile_us(&self, percent: f64) -> Option<f64> {
         // 99.9% of 1,000 is 999, and a little more in binary.
         let rank = (percent / 100.0 * self.total() as f64 - 1e-6).ceil().max(1.0) as u64;
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn of_nothing_there_is_no_percentile() {
+    fn empty_histogram_has_no_percentile() {
         assert_eq!(Histogram::default().percentile_us(99.9), None);
     }
 }

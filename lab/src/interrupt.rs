@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Waiting that a Ctrl-C can end.
-//! Input: SIGINT and SIGTERM. Output: an error from whatever is waiting, so that every owner takes down
-//! what it put up while the stack unwinds. Never exits the process itself.
+//! Waits that a Ctrl-C can end. Input: SIGINT and SIGTERM. Output: an error from the present wait, so that every owner
+//! takes down what it created while the stack unwinds. Never exits the process itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -32,7 +31,7 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// Lets lab time pass until `when`.
+/// Waits until `when`.
 pub fn pause_until(when: Instant) -> Result<()> {
     loop {
         check()?;
@@ -44,12 +43,12 @@ pub fn pause_until(when: Instant) -> Result<()> {
     }
 }
 
-/// As `wait_for`, for what holds or does not.
+/// As `wait_for`, for a condition.
 pub fn wait_until(what: &str, limit: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     wait_for(what, limit, || Ok(holds()?.then_some(())))
 }
 
-/// Polls `probe` until it gives something; `what` names it in the error when `limit` has passed.
+/// Polls `probe` until it returns something; `what` names it in the error when `limit` has passed.
 pub fn wait_for<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let deadline = Instant::now() + limit;
     loop {

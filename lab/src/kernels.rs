@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `giveway-lab kernels`: which capability works on which kernel, as a table.
-//! Input: the machines. Output: `matrix.md` and `matrix.json`, and a folder for each machine with what was said there.
-//! Each machine is this one or a guest; one that fails leaves the others as they are. Judges by what worked
-//! ([`probes`]), not by what a kernel claims.
+//! `giveway-lab kernels`: which capability works on which kernel, as a table. Input: the machines. Output: `matrix.md`
+//! and `matrix.json`, and a folder for each machine with its output. Each machine is this one or a guest; a failure of
+//! one leaves the others as they are. Judges by what worked ([`probes`]), not by what a kernel claims.
 
 mod ends;
 mod matrix;
@@ -32,13 +31,13 @@ use probes::{CapabilityCell, CapabilityVerdict};
 use stage::ProbedDevice;
 
 const REPORT: &str = "report.json";
-/// The host's time, of which the emulation takes ten to thirty times the guest's.
+/// The host's time; the emulation takes ten to thirty times the guest's.
 const LIMIT: Duration = Duration::from_secs(1_800);
 
 struct Machine {
     name: &'static str,
     about: &'static str,
-    /// None: this very machine.
+    /// None: this machine.
     guest: Option<Guest>,
 }
 
@@ -96,23 +95,23 @@ pub struct KernelsArguments {
     here: bool,
 }
 
-/// What one machine left.
+/// The report of one machine.
 #[derive(Deserialize, Serialize)]
 struct MachineReport {
-    /// As `uname -r`, `-m` and `-v` say.
+    /// As of `uname -r`, `-m` and `-v`.
     release: String,
     architecture: String,
     version: String,
     giveway: String,
     cells: Vec<CapabilityCell>,
-    /// What `giveway doctor --json` says there.
+    /// The output of `giveway doctor --json` there.
     doctor: Value,
-    /// Lines of the kernel's log that say something is wrong with it; None where that was not looked at.
+    /// Lines of the kernel's log about a fault of its own; None if not checked.
     #[serde(default)]
     kernel_warnings: Option<Vec<String>>,
 }
 
-/// True where nothing has failed that the kernel should be able to do.
+/// True if nothing has failed that the kernel should be able to do.
 pub fn command(arguments: &KernelsArguments) -> Result<bool> {
     interrupt::install()?;
     if arguments.here {
@@ -145,7 +144,7 @@ pub fn command(arguments: &KernelsArguments) -> Result<bool> {
             about: machine.about,
             report: report.map_err(|error| format!("{error:#}")),
         });
-        // Whatever becomes of the next one.
+        // Written each time, in case the next machine fails.
         write(&arguments.out.join("matrix.json"), &matrix::json(&rows))?;
         fs::write(arguments.out.join("matrix.md"), matrix::markdown(&rows))?;
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The modelled link below the sender's device (`bpf/link.bpf.c`): serial, at one rate, in its own clock.
-//! Input: the sender's namespace, the rate, how many packets with deadlines will come. Output: when each of them was
-//! queued, handed to the link, and gone; and what else passed. Delays and drops nothing.
+//! The modelled link below the sender's device (`bpf/link.bpf.c`): serial, at one rate, with its own clock. Input: the
+//! sender's namespace, the rate, the number of packets with deadlines. Output: when each of them was queued, handed to
+//! the link, and gone; and what else was sent. Delays and drops nothing.
 
 mod layout;
 pub mod wire;
@@ -75,7 +75,7 @@ impl Link {
         record(&bytes.context("the link has no state")?)
     }
 
-    /// Of every packet that was queued, by flow.
+    /// Of every queued packet, by flow.
     pub fn stamps(&self) -> Result<Vec<Vec<Stamps>>> {
         let entries = self.stamps.lookup_batch(STAMPS_AT_ONCE, MapFlags::ANY, MapFlags::ANY)?;
         let all = entries

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! giveway-lab: real TCP stacks on one emulated access point, and the scenarios that giveway is
-//! judged by.
-//! Input: the command line. Output: a table or one JSON object on stdout, progress on stderr, figures in a
-//! folder; exit code 0 when every bound holds, 1 when one does not or the run failed, 2 for usage.
+//! giveway-lab: real TCP stacks on one emulated access point, and the scenarios that giveway is judged by. Input: the
+//! command line. Output: a table or one JSON object on stdout, progress on stderr, figures in a folder; exit code 0
+//! when every bound holds, 1 when one does not or the run failed, 2 for usage.
 
-/// What libbpf-cargo generated of a BPF program, which documents none of its unsafe blocks.
+/// The output of libbpf-cargo for a BPF program, which documents none of its unsafe blocks.
 macro_rules! skeleton {
     ($name:literal) => {
         #[allow(clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
@@ -15,12 +14,12 @@ macro_rules! skeleton {
 }
 
 mod access_point;
-mod air;
 mod applicant;
 mod bpf_objects;
 mod calls;
 mod cell;
 mod cgroup;
+mod channel;
 mod check;
 mod experiment;
 mod giveway;
@@ -125,7 +124,7 @@ const ROLES: &[(&str, Act)] = &[
     ("endless-sink", traffic::endless::run_sink),
     ("far-end", traffic::http::run_remote_host),
     ("flood", realtime::flood::run),
-    ("hand-over", |d| report(d, scenarios::switch_cost::trial::run)),
+    ("hand-over", |d| report(d, scenarios::switch_cost::handover::run)),
     ("hostile", traffic::hostile::sender::run),
     ("http", traffic::http::run_client),
     ("icmp-flood", realtime::icmp::run),
@@ -172,8 +171,8 @@ struct RunArguments {
     /// Where figures and raw results go [default: ./out/SCENARIO]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// So many variants of this machine at once, each in a lab of its own [default: 1]. For those of which one takes little
-    /// of a processor, as stations on the air; the bound on the air's lateness tells whether it was too many
+    /// So many variants of this machine at once, each in a lab of its own [default: 1]. For variants that need little
+    /// CPU time, such as stations on a shared channel; the bound on the channel's lateness fails if it was too many
     #[arg(long, value_name = "N", default_value_t = 1, hide_default_value = true, value_parser = clap::value_parser!(u8).range(1..=16))]
     jobs: u8,
     /// In another lab: these variants and no others, judged by the one that asked
@@ -217,7 +216,7 @@ fn list(only: Option<&str>) -> Result<bool> {
     };
     let mut out = io::stdout().lock();
     match write_list(&mut out, &wanted) {
-        // A reader that has seen enough, as `head`.
+        // The reader has closed the pipe, as `head` does.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(true),
         written => Ok(written.map(|()| true)?),
     }

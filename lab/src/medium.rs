@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway-lab medium`: an emulated Wi-Fi access point between real TCP stacks.
 //!
-//! Input: standard input, whose first line describes the stations, the server and the air (`spec`), and whose
-//! later lines ask for counters or take a station off the air. Output: a TAP in each namespace, `{"ready":true}`
-//! and one line of counters per request on standard output. docs/medium.md says what is modelled.
+//! Input: standard input, whose first line describes the stations, the server and the medium (`spec`), and whose later
+//! lines ask for counters or remove a station from the channel. Output: a TAP in each namespace, `{"ready":true}` and
+//! one line of counters per request on standard output. docs/contributing/medium.md describes the model.
 //!
 //! `dcf` is the model and does no I/O; `driver` runs it against the clock; the rest serves one or the other.
 
@@ -34,12 +34,12 @@ use driver::Driver;
 use lines::Lines;
 use spec::Spec;
 
-/// Marks an error as the caller's: something it said cannot be understood.
+/// An error of the caller: unreadable input.
 #[derive(Debug, thiserror::Error)]
 #[error("standard input")]
 struct Malformed;
 
-/// Runs until standard input ends: exit code 0, 2 when it could not be understood, 1 for everything else.
+/// Runs until standard input ends: exit code 0, 2 for unreadable input, 1 for everything else.
 pub fn run() -> ExitCode {
     match emulate() {
         Ok(()) => ExitCode::SUCCESS,
@@ -63,8 +63,8 @@ fn emulate() -> Result<()> {
     driver.run(commands)
 }
 
-/// Asks for the lowest real-time priority, or else for niceness. Without either the medium is only later,
-/// which the lateness in its counters shows, so a refusal is no error.
+/// Takes the lowest real-time priority, or else a negative nice value. Without either the medium is only later, which
+/// its lateness counter shows, so a refusal is no error.
 fn wake_up_on_time() {
     if scheduling::take_fifo(1).is_err() {
         let _ = set_nice(0, -10);

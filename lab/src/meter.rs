@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counters of the kernel about one daemon: its CPU time to the nanosecond, its programs' run time, its memory.
-//! Input: a running daemon. Output: readings that can be subtracted. Asks the daemon itself nothing.
+//! Kernel counters of one daemon: its CPU time to the nanosecond, its programs' run time, its memory. Input: a running
+//! daemon. Output: readings that can be subtracted. Asks the daemon itself nothing.
 //!
-//! A program that an iterator runs is on the account of the daemon, or of its process that scans over sockets, which is the daemon's here; all others run in the process that sends, receives
-//! or connects, and are counted by the kernel's BPF statistics, which this keeps switched on while it lives. (They
-//! cost some tens of nanoseconds a run themselves, which is then in both accounts.)
+//! A program run by an iterator is in the account of the daemon, or of its process that scans over sockets, which
+//! counts as the daemon's here. All others run in the sending, receiving or connecting process, and are counted by the
+//! kernel's BPF statistics, which this keeps switched on while it lives. (These cost some tens of nanoseconds a run
+//! themselves, which are then in both accounts.)
 
 use std::collections::BTreeSet;
 use std::ops::Sub;
@@ -21,8 +22,8 @@ use crate::giveway::Daemon;
 use crate::namespace::Namespace;
 use crate::proc::{number, numbers};
 
-/// How the programs' names begin that run in the daemon's own reads.
-const ITERATORS: [&str; 5] = ["gw_pass_", "gw_scan_", "gw_find_", "gw_apply_", "gw_lift_"];
+/// The prefixes of programs that run in the daemon's own reads.
+const ITERATORS: [&str; 4] = ["gw_poll_", "gw_scan_", "gw_find_", "gw_apply_"];
 
 pub struct Meter {
     daemon: i32,
@@ -82,7 +83,7 @@ impl Meter {
 }
 
 impl MeterReading {
-    /// Everything that ran, the lab's own traffic included.
+    /// Everything that ran, including the lab's own traffic.
     pub fn machine_busy_percent(&self) -> f64 {
         100.0 * self.busy_ticks / self.all_ticks.max(1.0)
     }
@@ -128,13 +129,13 @@ fn children_cpu() -> Result<Duration> {
     Ok(Duration::from_micros(micros.iter().sum::<i64>().unsigned_abs()))
 }
 
-/// Time on a processor of a daemon and of its process that scans over sockets.
+/// CPU time of a daemon and of its process that scans over sockets.
 pub fn daemon_ns(pid: i32) -> Result<f64> {
     let scanner = scanner(pid)?.map_or(Ok(0.0), |scanner| cpu_ns(scanner, |_| true))?;
     Ok(cpu_ns(pid, |_| true)? + scanner)
 }
 
-/// Time for which these two waited for a processor.
+/// How long these two waited for a processor.
 pub fn daemon_waited_ns(pid: i32) -> Result<f64> {
     let mut total = 0.0;
     for process in [Some(pid), scanner(pid)?].into_iter().flatten() {
@@ -145,7 +146,7 @@ pub fn daemon_waited_ns(pid: i32) -> Result<f64> {
     Ok(total)
 }
 
-/// Memory that the process which scans over sockets has for itself alone.
+/// Private memory of the process that scans over sockets.
 pub fn scanner_mb(daemon: i32) -> Result<f64> {
     let scanner = scanner(daemon)?.context("the daemon has no process that scans over sockets")?;
     let rollup = format!("/proc/{scanner}/smaps_rollup");
@@ -160,7 +161,7 @@ fn scanner(daemon: i32) -> Result<Option<i32>> {
     Ok(children.find(|pid| name(pid).trim_end() == "giveway-scan"))
 }
 
-/// Time on a processor of those threads that count.
+/// CPU time of the counted threads.
 pub fn cpu_ns(pid: i32, counts: impl Fn(i32) -> bool) -> Result<f64> {
     let mut total = 0.0;
     for thread in threads(pid)?.into_iter().filter(|thread| counts(*thread)) {

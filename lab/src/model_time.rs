@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The lab in model time: the same air (`medium`), the real engine, and between them hosts reduced to a model of TCP.
-//! A minute of eight stations takes seconds, and one seed gives one run.
+//! The lab in model time: the same channel (`medium`), the real engine, and between them hosts reduced to a model of
+//! TCP. A minute of eight stations takes seconds, and one seed gives one run.
 //!
-//! Input: a description of a cell. Output: the figures that the live lab reports. It finds and compares policies; what
-//! it finds is then measured live, with real TCP. docs/shares.md says how far it agrees.
+//! Input: a description of a cell. Output: the figures that the live lab reports. It searches and compares policies;
+//! the results are then measured live, with real TCP. docs/contributing/lab.md states how well they agree.
 
 pub mod connection;
 mod cubic;

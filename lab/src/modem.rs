@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One device behind a modem with a deep queue: the link's rate is the modem's, and nothing in the device knows it.
-//! Input: what queues in the device, the round trip, and the link's rate over time. Output: three namespaces, connected; gone when dropped. All of the
-//! round trip's delay is on the way back, so whatever a packet waits on its way out it waits in a queue.
+//! One device behind a modem with a deep queue: the link's rate is the modem's, and the device does not know it. Input:
+//! the device's qdisc, the round trip, and the link's rate over time. Output: three namespaces, connected; removed when
+//! dropped. All of the round trip's delay is on the way back, so a packet's waiting time on its way out is in a queue.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::interrupt::pause_until;
 use crate::namespace::Namespace;
 use crate::network::join_router;
@@ -16,11 +16,11 @@ use crate::uplink::PACKET_BYTES;
 pub const FAR_ADDRESS: &str = "10.79.3.2";
 /// The modem's device towards the remote host.
 const CORE: &str = "core";
-/// Packets that the modem holds: as Linux's own default for a device.
+/// The modem's queue in packets: Linux's own default for a device.
 const MODEM_PACKETS: u64 = 1_000;
-/// More than what can be under way: the way back never drops.
+/// More than can be in flight: the way back never drops.
 const BACK_LIMIT_PACKETS: u64 = 10_000;
-/// The trace: so often its rate is another one, ...
+/// The trace changes its rate this often, ...
 pub const STEP_S: f64 = 0.5;
 /// ... within these.
 pub const LEAST_MBIT: f64 = 1.0;
@@ -34,7 +34,7 @@ pub enum ModemLink {
     Steps([(f64, f64); 3]),
 }
 
-/// Fields go in this order: the middle last, as its ends are pairs with the others'.
+/// Field order matters: the middle last, since its ends are pairs with the others'.
 pub struct Modem {
     pub device: Namespace,
     pub far: Namespace,
@@ -56,9 +56,9 @@ impl ModemLink {
     }
 }
 
-/// Each step the rate is multiplied by 2 to the power of a number between -1 and 1, all equally likely, and reflected
-/// where it would leave its limits: it halves or doubles within a second, and goes from one limit to the other in some
-/// seconds, as that of an LTE uplink in motion does. The random numbers are SplitMix64's.
+/// Each step multiplies the rate by 2 to the power of a uniform random number between -1 and 1, and reflects it at its
+/// limits: it halves or doubles within a second, and crosses its range in some seconds, like an LTE uplink in motion.
+/// The random numbers are SplitMix64's.
 fn trace(seed: u64) -> impl Iterator<Item = f64> {
     let mut state = seed;
     let mut random = move || {
@@ -78,7 +78,7 @@ fn trace(seed: u64) -> impl Iterator<Item = f64> {
 }
 
 impl Modem {
-    /// `queue`: a line for `tc` about the device's own.
+    /// `queue`: a line for `tc` for the device's own qdisc.
     pub fn raise(queue: Option<&str>, rtt_ms: u64, link: ModemLink, (seed, seconds): (u64, f64)) -> Result<Self> {
         let modem = Self {
             device: Namespace::create("device")?,
@@ -100,7 +100,7 @@ impl Modem {
         Ok(modem)
     }
 
-    /// Lets so much time pass since `begun`, while the link changes its rate.
+    /// Waits for so much time since `begun`, while the link changes its rate.
     pub fn pass(&self, begun: Instant, from_s: f64, to_s: f64) -> Result<()> {
         let at = |s: f64| begun + Duration::from_secs_f64(s);
         for (step_s, mbit) in self.rates_mbit.iter().skip(1) {
@@ -112,7 +112,7 @@ impl Modem {
         pause_until(at(to_s))
     }
 
-    /// Of the link, so long after it began to pass.
+    /// Of the link, so long after its start.
     pub fn rate_mbit(&self, at_s: f64) -> Option<f64> {
         let since = self.rates_mbit.iter().rev().find(|(from_s, _)| *from_s <= at_s);
         since.map(|(_, mbit)| *mbit)

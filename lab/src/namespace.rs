@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One network namespace under /run/netns.
-//! Input: a name. Output: commands that run inside it (network only: files, /run and /proc are shared).
-//! Removed when dropped. Never enters a namespace with a thread of the lab itself.
+//! One network namespace under /run/netns. Input: a name. Output: commands that run inside it (network only: files,
+//! /run and /proc are shared). Removed when dropped. No thread of the lab itself ever enters a namespace.
 
 use std::fs::File;
 use std::os::linux::fs::MetadataExt;
@@ -16,7 +15,7 @@ use crate::process::{keep, run};
 
 const LISTEN_LIMIT: Duration = Duration::from_secs(10);
 const PREFIX: &str = "gwlab-";
-/// Of those that KEEP=1 leaves standing, so that no later run sweeps them away.
+/// Of namespaces that KEEP=1 leaves, so that no later run removes them.
 const KEPT_PREFIX: &str = "gwkept-";
 
 pub struct Namespace {
@@ -33,13 +32,13 @@ impl Namespace {
         Self::open(name)
     }
 
-    /// The same with tables for few sockets, as a small device has them. Other namespaces share the machine's tables, and a
-    /// scan over the sockets of 24 GB's takes 3 ms: those of fifty daemons beside each other leave no time for any of them. Before
-    /// Linux 6.1, where there are no such tables, it is an ordinary one.
+    /// The same with tables for few sockets, as a small device has them. Other namespaces share the machine's tables,
+    /// and a scan over the sockets of a machine with 24 GB takes 3 ms: fifty daemons side by side would leave no time
+    /// for each other. Before Linux 6.1, which lacks such tables, it is an ordinary namespace.
     pub fn create_small(role: &str) -> Result<Self> {
         let name = name(role);
         let tables = "sysctl -qw net.ipv4.tcp_child_ehash_entries=1024 net.ipv4.udp_child_hash_entries=256";
-        // The sizes are those that the namespace has in which another is created.
+        // A new namespace takes the sizes from the one that it is created in.
         let mut command = Command::new("unshare");
         command.args([
             "--net",
@@ -68,7 +67,7 @@ impl Namespace {
         &self.name
     }
 
-    /// By which BPF programs know it.
+    /// Its number in BPF programs.
     pub fn number(&self) -> Result<u32> {
         Ok(u32::try_from(self.handle.metadata()?.st_ino())?)
     }

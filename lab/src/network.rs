@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Virtual wires between network namespaces: pairs of devices, with addresses and peers that are known already, so
-//! that none has to be asked for.
-//! Input: the two ends. Output: connected devices, which go with their namespaces. Limits and delays nothing.
+//! Virtual wires between network namespaces: pairs of devices with addresses, whose ends know each other's hardware
+//! addresses. Input: the two ends. Output: connected devices, which go with their namespaces. Limits and delays
+//! nothing.
 
 use anyhow::Result;
 
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::namespace::Namespace;
 
-/// Without these one packet of a model would stand for many.
+/// With offloads, one packet of a model would stand for many.
 pub const OFFLOADS_OFF: &str = "gso off tso off gro off";
 
 /// One end of a pair of devices, or any other device.
@@ -18,11 +18,11 @@ pub struct End<'a> {
     pub device: &'a str,
     /// Its hardware address.
     pub mac: &'a str,
-    /// With the length of the prefix; `ip address` may be told more.
+    /// With the length of the prefix; further arguments of `ip address` may follow.
     pub addresses: &'a [&'a str],
 }
 
-/// A pair of devices with so many queues each; nothing is set up yet.
+/// A pair of devices with so many queues each; not set up yet.
 pub fn add_pair([a, b]: [End; 2], queues: u64) -> Result<()> {
     let count = format!("numtxqueues {queues} numrxqueues {queues}");
     let end = |end: End| format!("netns {} address {} {count}", end.at.name(), end.mac);
@@ -33,7 +33,7 @@ pub fn add_pair([a, b]: [End; 2], queues: u64) -> Result<()> {
     ))
 }
 
-/// A pair without offloads, up, and each end knows the other.
+/// A pair without offloads, up; each end knows the other.
 pub fn join(ends: [End; 2]) -> Result<()> {
     add_pair(ends, 1)?;
     for (end, other) in [(ends[0], ends[1]), (ends[1], ends[0])] {
@@ -45,7 +45,8 @@ pub fn join(ends: [End; 2]) -> Result<()> {
     Ok(())
 }
 
-/// A wire of 10.79.NUMBER.0/24 from a router's device, which has the first address, to an end that sends everything there.
+/// A wire of 10.79.NUMBER.0/24 from a router's device, which has the first address, to an end with its default route
+/// there.
 pub fn join_router(router: &Namespace, number: u8, end: &Namespace, device: &str) -> Result<()> {
     let mac = |host: u8| format!("02:00:00:00:{number:02}:{host:02}");
     let address = |host: u8| format!("10.79.{number}.{host}/24");
@@ -66,7 +67,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Addresses, the device up, and where its peers (address, hardware address) are.
+    /// Addresses, the device up, and its neighbours (address, hardware address).
     pub fn set_up(&self, peers: &[(&str, &str)]) -> Result<()> {
         let device = self.device;
         let mut lines: Vec<String> = Vec::new();
@@ -100,8 +101,8 @@ pub fn raise_pair() -> Result<(Namespace, Namespace)> {
     Ok((device, peer))
 }
 
-/// Two devices, each at its namespace by its name, with an address and its prefix; peers are asked for, and routes are
-/// the caller's.
+/// Two devices, each at its namespace by its name, with an address and its prefix; neighbours are resolved, and routes
+/// are the caller's.
 pub fn pair(a: (&Namespace, &str, &str), b: (&Namespace, &str, &str)) -> Result<()> {
     let (at, device, _) = a;
     at.ip(&format!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a run measured: numbers by variant and metric, and the traces behind the plots.
-//! Input: one outcome per variant and round. Output: the mean over the rounds. Judges nothing.
+//! The measurements of a run: numbers by variant and metric, and the traces behind the plots. Input: one outcome per
+//! variant and round. Output: the mean over the rounds. Judges nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -18,10 +18,10 @@ pub type Metrics = BTreeMap<String, f64>;
 /// By point and metric: the least and the most.
 pub type Spread = BTreeMap<String, BTreeMap<String, (f64, f64)>>;
 
-/// By point: what a program said, each sentence behind the place where it said it.
+/// By point: sentences of a program, each with the place where it was found.
 pub type Notes = BTreeMap<String, Vec<String>>;
 
-/// The goodput of each station of a variant, where it was asked for.
+/// The goodput of each station of a variant, where it was requested.
 pub fn shares(points: &BTreeMap<String, Metrics>, variant: &str) -> Vec<f64> {
     let share = |station| {
         points
@@ -32,7 +32,7 @@ pub fn shares(points: &BTreeMap<String, Metrics>, variant: &str) -> Vec<f64> {
     (1..).map_while(share).collect()
 }
 
-/// What one run of one variant gave.
+/// The result of one run of one variant.
 #[derive(Default)]
 pub struct Outcome {
     /// By point: the variant's name, or one below it.
@@ -40,12 +40,12 @@ pub struct Outcome {
     pub traces: Vec<Curve>,
     /// Single measurements behind a percentile, by point.
     pub samples: BTreeMap<String, Vec<f64>>,
-    /// How late wake-ups were, by point: added up over the rounds, so that a percentile is one of all of them.
+    /// Lateness of wake-ups, by point: added up over the rounds, so that a percentile is one of all of them.
     pub wakeups: BTreeMap<String, Histogram>,
     pub said: Notes,
 }
 
-/// What of a station is followed over time.
+/// What is recorded of a station over time.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub enum Trace {
     Goodput,
@@ -83,12 +83,12 @@ pub struct Results {
     /// Of the last round.
     #[serde(default)]
     pub said: Notes,
-    /// The variants that ended with an error, each with what it was.
+    /// The variants that ended with an error, each with the error.
     #[serde(default)]
     pub failed: Vec<String>,
 }
 
-/// JSON has no word for infinity, of what never came; it is written as null.
+/// JSON cannot express infinity, the value of an event that never came; it is written as null.
 fn read_samples<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<BTreeMap<String, Vec<f64>>, D::Error> {
     let written = BTreeMap::<String, Vec<Option<f64>>>::deserialize(from)?;
     let read = |samples: Vec<Option<f64>>| samples.into_iter().map(|s| s.unwrap_or(f64::INFINITY)).collect();
@@ -100,7 +100,7 @@ fn read_samples<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<BTree
 
 impl Outcome {
     pub fn set(&mut self, point: &str, metric: &str, value: impl Into<Option<f64>>) {
-        // What is no number was not measured.
+        // A value that is not finite was not measured.
         if let Some(value) = value.into().filter(|value: &f64| value.is_finite()) {
             self.points
                 .entry(point.into())
@@ -109,7 +109,7 @@ impl Outcome {
         }
     }
 
-    /// Where it was said, and in which words.
+    /// Records a sentence and the place where it was found.
     pub fn note(&mut self, point: &str, place: &str, words: &str) {
         let line = format!("{place}: {words}");
         self.said.entry(point.into()).or_default().push(line);
@@ -125,8 +125,8 @@ impl Outcome {
         Ok(())
     }
 
-    /// Percentiles in place of the `*` of a metric's name, as `min`, `p50`, `p99` or `max`. One that falls on what never
-    /// came is not set, so that its check fails.
+    /// Percentiles in place of the `*` of a metric's name, as `min`, `p50`, `p99` or `max`. An infinite one is not set,
+    /// so that its check fails.
     pub fn percentiles(&mut self, point: &str, metric: &str, samples: &[f64], percents: &[u8]) {
         for percent in percents {
             let name = match percent {
@@ -149,7 +149,7 @@ impl Results {
         }
     }
 
-    /// Those of other variants, or of further rounds.
+    /// Adds results of other variants, or of further rounds.
     pub fn fail(&mut self, variant: &str, error: &anyhow::Error) {
         let line = format!("variant {variant}: {error:#}");
         eprintln!("giveway-lab: {line}");
@@ -208,8 +208,8 @@ impl Results {
         several.map(|(point, rounds)| (point.clone(), of(rounds))).collect()
     }
 
-    /// The mean over the rounds, and of goodput its standard error; a metric that one round could not measure is left
-    /// out. Of wake-ups those of all rounds together.
+    /// The mean over the rounds, and of goodput its standard error; without metrics that a round could not measure.
+    /// Wake-ups are of all rounds together.
     pub fn means(&self) -> BTreeMap<String, Metrics> {
         let merge = |rounds: &Vec<Metrics>| {
             let first = rounds.first().into_iter().flat_map(BTreeMap::keys);
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_never_came_is_still_infinite_when_it_is_read_back() {
+    fn infinite_sample_survives_json() {
         let mut results = Results::default();
         results.samples.insert("flow".into(), vec![1.0, f64::INFINITY]);
         let written = serde_json::to_string(&results).unwrap();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_averaged_and_what_one_lacks_is_left_out() {
+    fn rounds_are_averaged_without_incomplete_metrics() {
         let mut results = Results::default();
         for (goodput, cap) in [(10.0, Some(43.0)), (20.0, None)] {
             let mut outcome = Outcome::default();

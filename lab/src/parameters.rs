@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `--set key=value` may set.
-//! Input: a scenario's parameters and the user's words. Output: a value for each, or a usage error that
-//! names the nearest parameter. Decides nothing about what the values mean.
+//! The parameters of `--set key=value`. Input: a scenario's parameters and the user's words. Output: a value for each,
+//! or a usage error with the nearest parameter. Decides nothing about the values' meaning.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +46,7 @@ pub enum ParameterKind {
         least: u64,
         most: u64,
     },
-    /// One of some words; without one the scenario uses its own.
+    /// One of some words; by default the scenario uses its own.
     Choice(&'static [&'static str]),
     /// Words with commas between them.
     List(&'static str),
@@ -86,7 +85,7 @@ impl Parameters {
         Ok(Self { values })
     }
 
-    /// What `new` would read as these very values.
+    /// The settings that `new` would read as these values.
     pub fn settings(&self) -> Vec<String> {
         let text = |(name, value): (&&str, &Value)| match value {
             Value::Count(count) => Some(format!("{name}={count}")),
@@ -147,7 +146,7 @@ impl ParameterKind {
         }
     }
 
-    /// The scenario has one value of it, and no other.
+    /// The scenario has one value of it only.
     pub fn is_fixed(&self) -> bool {
         matches!(self, ParameterKind::Count { least, most, .. } if least == most)
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The figures of a scenario as SVG files.
-//! Input: what to plot (data) and what was measured. Output: files in a folder. Skips a figure of which
-//! nothing was measured; never invents a point.
+//! The figures of a scenario as SVG files. Input: what to plot (data) and the measurements. Output: files in a folder.
+//! Skips a figure without measurements; never invents a point.
 
 mod chart;
 
@@ -73,7 +72,12 @@ pub fn draw(plots: &[Plot], results: &Results, out: &Path) -> Result<Vec<PathBuf
 }
 
 /// As text: the first of the plots that takes no more than these numbers, or else a bar for each of the rows.
-pub fn of_numbers(plots: &[Plot], points: &BTreeMap<String, Metrics>, metric: &str, rows: &[&str]) -> Result<Option<String>> {
+pub fn of_numbers(
+    plots: &[Plot],
+    points: &BTreeMap<String, Metrics>,
+    metric: &str,
+    rows: &[&str],
+) -> Result<Option<String>> {
     for plot in plots {
         let (title, axes, kind, lines): (&str, _, _, Vec<Line>) = match plot {
             Plot::Sweep {

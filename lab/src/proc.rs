@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Numbers that the kernel gives as text under /proc.
+//! Numbers from text files of /proc.
 
 use anyhow::{Context, Result};
 
-/// Those that follow the first line's beginning, up to what is none.
+/// The numbers after the first line's beginning, up to the first word that is none.
 pub fn numbers(file: &str, beginning: &str) -> Result<Vec<f64>> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
     let line = text.lines().find_map(|line| line.trim_start().strip_prefix(beginning));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Children of the lab: none outlives it.
-//! Input: a command. Output: a handle that ends the child when dropped. Never signals a process that it
-//! did not start.
+//! Children of the lab: none outlives it. Input: a command. Output: a handle that ends the child when dropped. Never
+//! signals a process that it did not start.
 
 use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -15,7 +14,7 @@ use nix::unistd::Pid;
 
 use crate::calls::end_with_this_thread;
 
-/// A running child, killed when dropped unless it was told to stay.
+/// A running child, killed when dropped unless it is to stay.
 pub struct Process {
     child: Child,
     stays: bool,
@@ -33,7 +32,7 @@ impl Process {
         Ok(Self { child, stays: false })
     }
 
-    /// Without input; what it says is added to this file.
+    /// Without input; its output is appended to this file.
     pub fn spawn_logged(mut command: Command, log: &Path) -> Result<Self> {
         let log = File::options().create(true).append(true).open(log)?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -56,7 +55,7 @@ impl Process {
         Ok(self.child.try_wait()?)
     }
 
-    /// Asks with SIGTERM and waits; kills after `patience`. True when it ended by itself, well.
+    /// Asks with SIGTERM and waits; kills after `patience`. True if it ended by itself, in good order.
     pub fn stop(&mut self, patience: Duration) -> Result<bool> {
         if let Some(status) = self.exit()? {
             return Ok(status.success());
@@ -80,7 +79,7 @@ impl Process {
         Ok(())
     }
 
-    /// Leaves the child running when the handle goes (KEEP=1).
+    /// Leaves the child running when the handle is dropped (KEEP=1).
     pub fn stay(&mut self) -> i32 {
         self.stays = true;
         self.id()
@@ -90,19 +89,19 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if !self.stays && matches!(self.child.try_wait(), Ok(None)) {
-            // Nothing more can be done about a child that refuses even SIGKILL.
+            // Nothing more can be done about a child that survives SIGKILL.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
 }
 
-/// The user wants to look at what stands after the run.
+/// Whether the user wants to inspect the testbed after the run.
 pub fn keep() -> bool {
     std::env::var_os("KEEP").is_some_and(|value| value == "1")
 }
 
-/// Runs a command to its end and gives back its output; an exit other than 0 is an error.
+/// Runs a command to its end and returns its output; an exit other than 0 is an error.
 pub fn run(mut command: Command) -> Result<Output> {
     let output = command
         .stdin(Stdio::null())
@@ -115,7 +114,7 @@ pub fn run(mut command: Command) -> Result<Output> {
     Ok(output)
 }
 
-/// Runs a command to its end; gives back what it said on both outputs, and whether it succeeded.
+/// Runs a command to its end; returns both outputs, and whether it succeeded.
 pub fn say(command: &mut Command) -> Result<(String, bool)> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.with_context(|| cannot_start(command))?;

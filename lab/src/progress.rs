@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How far a run is, on stderr: one line that changes on a terminal; elsewhere a line every 20 s, and one when it does
-//! something else.
+//! The progress of a run, on stderr: one line that changes on a terminal; elsewhere a line every 20 s, and one at each
+//! new phase.
 
 use std::cell::{Cell, RefCell};
 use std::io::{IsTerminal, Write, stderr};
@@ -16,7 +16,7 @@ pub struct Progress {
     turn: usize,
     name: String,
     drawn: Cell<Option<Instant>>,
-    /// What it did then, without numbers.
+    /// The phase, without numbers.
     phase: RefCell<String>,
     on_terminal: bool,
 }
@@ -42,7 +42,7 @@ impl Progress {
         self.draw("set up");
     }
 
-    /// Tells what the variant is doing, not too often.
+    /// Reports what the variant is doing, not too often.
     pub fn tick(&self, doing: &str) {
         let redraw = if self.on_terminal {
             REDRAW_ON_TERMINAL
@@ -65,7 +65,7 @@ impl Progress {
             clock(self.total_s)
         );
         let line = format!("[{turn}/{turns}] {name}: {doing}; {times}");
-        // A progress line that cannot be written is no reason to stop measuring.
+        // A progress line that cannot be written does not stop a measurement.
         let _ = if self.on_terminal {
             write!(stderr(), "\r\x1b[K{line}").and_then(|()| stderr().flush())
         } else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The structs of the lab's BPF programs and bytes, each as the other; and a copy of what the kernel writes meanwhile. Bytes of
-//! another length are an error, never a guess.
+//! Conversion between the structs of the lab's BPF programs and bytes; and a copy of memory that the kernel writes
+//! meanwhile. Bytes of another length are an error, never a guess.
 
 use anyhow::{Result, ensure};
 
@@ -25,7 +25,7 @@ pub fn bytes_of<T: Record>(record: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(record).cast(), size_of::<T>()) }
 }
 
-/// A copy, as the kernel writes it while we look.
+/// A copy, since the kernel may write it meanwhile.
 pub fn now<T: Copy>(changing: &T) -> T {
     // SAFETY: the reference is valid for reads.
     unsafe { std::ptr::read_volatile(changing) }

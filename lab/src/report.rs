@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the user gets to read: one JSON object, or a table of at most 80 columns.
-//! Input: the measured metrics and the verdicts. Output: text. Computes nothing.
+//! The report for the user: one JSON object, or a table of at most 80 columns. Input: the measured metrics and the
+//! verdicts. Output: text. Computes nothing.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::scenario::CheckKind;
 /// Of a terminal.
 const COLUMNS: usize = 80;
 
-/// Of a column: how far the rounds differ in the metric that follows.
+/// A column of the spread between the rounds, of the metric that follows.
 const SPREAD: &str = "spread:";
 
 #[derive(Serialize)]
@@ -45,8 +45,8 @@ impl ScenarioReport<'_> {
                 .all(|check| check.ok || check.kind == CheckKind::Goal)
     }
 
-    /// One row for each variant, and for each point below it that is not a single station. What is too wide stands below, as
-    /// another table of the same rows.
+    /// One row for each variant, and for each point below it that is not a single station. Columns that do not fit
+    /// follow as another table of the same rows.
     pub fn table(&self, variants: &[&str], columns: &str) -> String {
         let known = self.rows(variants);
         let widest = widest(&known);
@@ -81,7 +81,7 @@ impl ScenarioReport<'_> {
         tables.into_iter().map(text).collect::<Vec<_>>().join("\n")
     }
 
-    /// Its heading, its unit, and what each row has.
+    /// Its heading, its unit, and the values of the rows.
     fn column(&self, rows: &[&str], column: &str) -> Vec<String> {
         let (name, unit) = heading(column);
         let cell = |row: &&str| self.cell(row, column).map_or("-".into(), number);
@@ -91,7 +91,7 @@ impl ScenarioReport<'_> {
             .collect()
     }
 
-    /// A metric, or behind `spread:` the most of it less the least.
+    /// A metric, or after `spread:` its maximum less its minimum.
     fn cell(&self, name: &str, column: &str) -> Option<f64> {
         match column.strip_prefix(SPREAD) {
             Some(metric) => self.spread.get(name)?.get(metric).map(|(least, most)| most - least),
@@ -113,7 +113,7 @@ impl ScenarioReport<'_> {
         rows
     }
 
-    /// Each station's goodput, where it was asked for; else nothing.
+    /// Each station's goodput, where it was requested; else nothing.
     pub fn stations_table(&self, variants: &[&str]) -> String {
         let has_shares = |variant: &&str| !shares(&self.variants, variant).is_empty();
         let names: Vec<_> = variants.iter().copied().filter(has_shares).collect();
@@ -130,7 +130,7 @@ impl ScenarioReport<'_> {
         format!("\nGoodput of each station while it sends, Mbit/s\n{rows}")
     }
 
-    /// What was said in each variant, in its order; else nothing.
+    /// The sentences found in each variant, in order; else nothing.
     pub fn sentences(&self, variants: &[&str]) -> String {
         let of = |point: &&str| {
             self.said
@@ -141,7 +141,7 @@ impl ScenarioReport<'_> {
         if rows.is_empty() { rows } else { format!("\n{rows}") }
     }
 
-    /// One line on what a variant gained or lost beside another; nothing where one of them was not measured.
+    /// One line on a variant's gain or loss over another; nothing if one of them was not measured.
     pub fn comparison(&self, variant: &str, over: &str, metric: &str) -> String {
         let value = |name: &str| self.variants.get(name)?.get(metric).copied();
         let (Some(ours), Some(theirs)) = (value(variant), value(over)) else {
@@ -177,18 +177,18 @@ fn widest(names: &[&str]) -> usize {
     names.iter().map(|name| name.chars().count()).max().unwrap_or(0)
 }
 
-/// A metric's name over its unit, each at most nine characters. It is as long as there are metrics, a line each.
+/// A metric's name over its unit, each at most nine characters. As long as there are metrics, a line each.
 fn heading(metric: &str) -> (&str, &str) {
     match metric {
         "goodput_mbit" => ("goodput", "Mbit/s"),
         "spread:goodput_mbit" => ("spread", "Mbit/s"),
         "goodput_mbit_se" => ("std error", "Mbit/s"),
-        "theirs_mbit" => ("strangers", "Mbit/s"),
-        "ours_mbit" => ("ours", "Mbit/s"),
+        "without_mbit" => ("without", "Mbit/s"),
+        "with_mbit" => ("with", "Mbit/s"),
         "jain" => ("Jain", ""),
         "retransmits" => ("retrans", ""),
         "retransmits_percent" => ("retrans", "%"),
-        "busy_percent" => ("air busy", "%"),
+        "busy_percent" => ("busy", "%"),
         "rtt_p50_ms" => ("RTT p50", "ms"),
         "rtt_p99_ms" => ("RTT p99", "ms"),
         "cap_segments" => ("cap", "segments"),
@@ -202,9 +202,9 @@ fn heading(metric: &str) -> (&str, &str) {
         "false_expiries" => ("false exp", ""),
         "cpu_percent" => ("CPU", "% of one"),
         "cpu_percent_bpf" => ("of it BPF", "% of one"),
-        "all_per_pass_us" => ("a poll", "us"),
+        "all_per_poll_us" => ("a poll", "us"),
         "ss_tinp_ms" => ("ss -tinp", "ms"),
-        "ss_over_pass" => ("ss/pass", "CPU time"),
+        "ss_over_poll" => ("ss/poll", "CPU time"),
         "rss_mb" => ("resident", "MB"),
         "retransmits_p50" => ("retr p50", ""),
         "retransmits_max" => ("retr max", ""),
@@ -269,7 +269,7 @@ fn heading(metric: &str) -> (&str, &str) {
         "daemon_waited_percent" => ("daemon", "waited, %"),
         "refused_wrongly_percent" => ("refused", "wrongly %"),
         "arrived_of_limit" => ("arrived", "of limit"),
-        "silently_beyond" => ("silently", "beyond"),
+        "silently_exceeded" => ("silently", "exceeded"),
         "work_mbit" => ("work", "Mbit/s"),
         "upload_mbit" => ("upload", "Mbit/s"),
         "processes" => ("processes", ""),
@@ -280,7 +280,7 @@ fn heading(metric: &str) -> (&str, &str) {
         "ratio_p50" => ("median", "of none"),
         "ratio_p75" => ("quartile", "of none"),
         "limits_ns_per_packet" => ("limits", "ns/packet"),
-        "gw_detour_ns" => ("gw_detour", "ns a run"),
+        "gw_detour_ns" => ("gw_redirect", "ns a run"),
         "gw_admit_ns" => ("gw_admit", "ns a run"),
         "gw_leaves_ns" => ("gw_leaves", "ns a run"),
         "install_s" => ("put up", "s"),
@@ -355,17 +355,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_wide_for_eighty_columns_stands_below() {
+    fn wide_table_continues_below() {
         let columns = "goodput_mbit jain retransmits retransmits_percent rtt_p50_ms rtt_p99_ms cap_segments down_s up_s \
-                       theirs_mbit ours_mbit";
+                       without_mbit with_mbit";
         let table = report(vec![]).table(&["fixed-cap/arf-lossy"], columns);
         assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
         assert_eq!(table.matches("fixed-cap/arf-lossy").count(), 2, "{table}");
-        assert!(table.contains("strangers") && table.contains("ours"), "{table}");
+        assert!(table.contains("without") && table.contains("with"), "{table}");
     }
 
     #[test]
-    fn a_comparison_says_what_was_gained_and_is_silent_without_both_numbers() {
+    fn comparison_needs_both_numbers() {
         let mut report = report(vec![]);
         let plain = Metrics::from([("goodput_mbit".into(), 10.0)]);
         report.variants.insert("plain".into(), plain);

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::namespace::Namespace;
 use crate::process::Process;
 
-/// A role that reports once: its description is read, what came of it written.
+/// A role that reports once: reads its description, writes its report.
 pub fn report<D: DeserializeOwned, R: Serialize>(description: &str, act: fn(D) -> Result<R>) -> Result<()> {
     let report = act(serde_json::from_str(description)?)?;
     println!("{}", serde_json::to_string(&report)?);
@@ -59,7 +59,7 @@ impl Role {
         Self::run(name, command)
     }
 
-    /// Any command that reads requests and answers them line by line.
+    /// Any command that answers requests line by line.
     pub fn run(name: &'static str, mut command: Command) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Process::spawn(command)?;
@@ -84,7 +84,7 @@ impl Role {
         Ok(self)
     }
 
-    /// Waits for its next line, whatever that says.
+    /// Waits for its next line, whatever it contains.
     pub fn wait(&mut self) -> Result<()> {
         self.line().map(drop)
     }
@@ -103,7 +103,7 @@ impl Role {
         writeln!(requests, "{request}").with_context(|| format!("`{}` does not listen any more", self.name))
     }
 
-    /// Whether its next line, or its end, has come.
+    /// Whether its next line, or its end, has arrived.
     pub fn has_answered(&self) -> Result<bool> {
         let mut polled = [PollFd::new(self.answers.get_ref().as_fd(), PollFlags::POLLIN)];
         Ok(!self.answers.buffer().is_empty() || poll(&mut polled, PollTimeout::ZERO)? > 0)
@@ -122,7 +122,7 @@ impl Role {
         Ok(line)
     }
 
-    /// Lets it end by itself; gives back its report.
+    /// Lets it end by itself; returns its report.
     pub fn finish<T: DeserializeOwned>(mut self) -> Result<T> {
         drop(self.requests.take());
         let mut report = Vec::new();
@@ -137,7 +137,7 @@ impl Role {
         self.process.kill()
     }
 
-    /// Lets it live on (KEEP=1): a sleeping process holds its input open. Gives back the ids of both.
+    /// Lets it live on (KEEP=1): a sleeping process holds its input open. Returns the ids of both.
     pub fn stay(&mut self) -> Result<[i32; 2]> {
         let requests = self.requests.take().context("its input is closed")?;
         let mut command = Command::new("sleep");

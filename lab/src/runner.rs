@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs the plan of a scenario.
-//! Input: a plan, its parameters, a folder. Output: the results of every selected variant, interleaved over the rounds;
-//! those that need a guest from the guest, and several at once from a lab of its own each. Progress goes to stderr.
+//! Runs the plan of a scenario. Input: a plan, its parameters, a folder. Output: the results of every selected variant,
+//! interleaved over the rounds; those that need a guest run in the guest, and several at once run in a lab of their own
+//! each. Progress goes to stderr.
 
 pub mod guests;
 mod side_by_side;
@@ -39,7 +39,7 @@ pub fn run(scenario: &str, plan: &Plan, parameters: &Parameters, jobs: u8, out: 
     Ok(results)
 }
 
-/// Each round of each variant, the rounds of all before the next.
+/// Each round of each variant; all variants of a round before the next one.
 fn turns<'a>(selected: &[&'a Variant], rounds: u64) -> Vec<(u64, &'a Variant)> {
     let most = selected.iter().map(|variant| variant.rounds(rounds)).max().unwrap_or(0);
     let round = |round| {
@@ -72,7 +72,7 @@ fn run_here(selected: &[&Variant], parameters: &Parameters, out: &Path) -> Resul
         };
         match (variant.run)(&run) {
             Ok(outcome) => results.add(&variant.name, outcome),
-            // What the others show is not lost.
+            // The results of the others are not lost.
             Err(error) => {
                 interrupt::check()?;
                 results.fail(&variant.name, &error);
@@ -83,7 +83,7 @@ fn run_here(selected: &[&Variant], parameters: &Parameters, out: &Path) -> Resul
     Ok(results)
 }
 
-/// Whether a point or variant is asked for: it is one of the words, below one, or above one.
+/// Whether a point or variant is requested: it is one of the words, below one, or above one.
 pub fn is_selected(name: &str, words: &[String]) -> bool {
     let is_below = |name: &str, above: &str| {
         name.strip_prefix(above)
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_selects_itself_what_is_below_and_what_is_above() {
+    fn word_selects_itself_ancestors_and_descendants() {
         let words = ["tcp".to_string(), "converge/start".into()];
         assert!(is_selected("tcp/2", &words));
         assert!(is_selected("tcp", &words));

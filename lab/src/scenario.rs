@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a scenario is: its parameters, and a plan of variants, of what is expected of their numbers, and of what is
-//! drawn. `runner` runs the plan; nothing here runs anything.
+//! A scenario: its parameters, and a plan of variants, their bounds, and their figures. `runner` runs the plan; nothing
+//! here runs anything.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub struct Scenario {
     pub plan: &'static dyn Plans,
 }
 
-/// What gives the plan: a row of a table, or a function for what is no row of one.
+/// The source of the plan: a row of a table, or a function for a scenario that is none.
 pub trait Plans: Sync {
     fn at(&self, parameters: &Parameters) -> Result<Plan>;
 }
@@ -48,19 +48,19 @@ type Act = dyn Fn(&Run) -> Result<Outcome>;
 
 pub struct Variant {
     pub name: String,
-    /// The machine that it needs; none: this one.
+    /// The guest that it needs; None: this machine.
     pub guest: Option<Guest>,
     /// Roughly how long one run takes, for the progress line and for a guest's limit.
     pub estimated_s: f64,
-    /// So many times the rounds of the others.
+    /// A multiple of the others' rounds.
     pub times: f64,
     /// Programs that the guest has for it besides the lab's own.
     pub programs: &'static [&'static str],
-    /// Where it happens on an access point.
+    /// The access point that it runs on.
     pub access_point: Option<AccessPoint>,
-    /// One run, in a place of its own that is gone afterwards. It judges nothing.
+    /// One run, in a testbed of its own that is removed afterwards. It judges nothing.
     pub run: Box<Act>,
-    /// What is expected of its numbers, until they are the plan's.
+    /// Its bounds, until they are the plan's.
     pub checks: Vec<Check>,
 }
 
@@ -91,7 +91,7 @@ pub enum Quantity {
         over: String,
         metric: &'static str,
     },
-    /// The least that the ratio of two means is with a confidence of 95%, by their standard errors.
+    /// The lower 95% confidence limit of the ratio of two means, by their standard errors.
     RatioAtLeast {
         variant: String,
         over: String,
@@ -135,12 +135,12 @@ pub enum Relation {
     Below(f64),
 }
 
-/// A bound belongs to given parameters.
+/// The parameters that a bound holds for.
 #[derive(Clone, Copy, PartialEq)]
 pub enum At {
-    /// Holds whatever is set.
+    /// Any.
     Anything,
-    /// Stated for the scenario's own stations, RTT and events, and at least its length.
+    /// The scenario's own stations, RTT and events, and at least its length.
     Defaults,
 }
 
@@ -150,7 +150,7 @@ pub enum Plot {
         file: String,
         title: String,
         x: &'static str,
-        /// The metric, and how the axis says it.
+        /// The metric, and the label of its axis.
         y: (&'static str, &'static str),
         lines: Vec<(&'static str, String)>,
         levels: Vec<(&'static str, &'static str)>,
@@ -169,7 +169,7 @@ pub enum Plot {
         title: String,
         points: Vec<String>,
     },
-    /// The share of events that were over within the time on the axis; `axes` are named by what they show.
+    /// The share of events that were over within the time on the axis; `axes` are named by their metric.
     Distribution {
         file: String,
         title: String,
@@ -199,13 +199,13 @@ impl Scenario {
             ),
             Parameter::list("variants", "", "only these, or those below them"),
         ];
-        // A scenario may have its own default of what every scenario has.
+        // A scenario may override the default of a common parameter.
         parameters.retain(|parameter| self.parameters.iter().all(|own| own.name != parameter.name));
         parameters.extend(self.parameters);
         parameters
     }
 
-    /// Whether this run is one that the scenario's bounds were stated for.
+    /// Whether the scenario's bounds were stated for this run.
     pub fn is_at_defaults(&self, parameters: &Parameters) -> bool {
         let own = |p: &Parameter| match (p.name, p.kind) {
             ("seconds", ParameterKind::Count { default, .. }) => parameters.count("seconds") >= default,
@@ -244,7 +244,7 @@ impl Check {
         Self { kind, ..self }
     }
 
-    /// Holds whatever is set.
+    /// Holds at any parameters.
     pub fn always(self) -> Self {
         let at = At::Anything;
         Self { at, ..self }
@@ -332,7 +332,7 @@ impl Variant {
         self
     }
 
-    /// One where the others have one: side by side, each lab is asked for a single round.
+    /// One if the others have one: side by side, each lab is asked for a single round.
     pub fn rounds(&self, of_others: u64) -> u64 {
         if of_others == 1 {
             1
@@ -346,7 +346,7 @@ impl Variant {
         Self { programs, ..self }
     }
 
-    /// On an access point that stands.
+    /// On a running access point.
     pub fn on(
         access_point: AccessPoint,
         name: impl Into<String>,

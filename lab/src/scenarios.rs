@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The scenarios by name: rows of tables, and those that are a file with their plan, and a folder with what only they run.
+//! The scenarios by name: rows of tables, and others that are a file with their plan and a folder of their own.
 
 pub mod abuse;
 pub mod admission_cost;
@@ -10,11 +10,11 @@ pub mod limit_cost;
 mod links;
 pub mod marking;
 mod monitor_cost;
-mod on_air;
 mod queues;
 pub mod reach;
 mod readme;
 pub mod runaway;
+mod shared_channel;
 mod shares;
 mod soak;
 pub mod switch_cost;
@@ -29,7 +29,7 @@ use anyhow::Result;
 use crate::scenario::Scenario;
 use crate::usage::{nearest, usage};
 
-/// Those that are no rows.
+/// Scenarios that are no rows.
 const OWN: &[Scenario] = &[
     abuse::SCENARIO,
     admission_cost::SCENARIO,
@@ -54,8 +54,8 @@ const OWN: &[Scenario] = &[
 /// By name.
 pub fn all() -> Vec<&'static Scenario> {
     let mut all: Vec<_> = [
-        on_air::papers::ROWS,
-        on_air::sharing::ROWS,
+        shared_channel::papers::ROWS,
+        shared_channel::sharing::ROWS,
         queues::ROWS,
         waking::ROWS,
         OWN,
@@ -88,7 +88,7 @@ mod tests {
     use crate::parameters::Parameters;
 
     #[test]
-    fn each_check_is_about_variants_of_its_scenario_and_these_differ_by_name() {
+    fn checks_name_existing_variants_and_names_are_unique() {
         for scenario in all() {
             let parameters = Parameters::new(&scenario.all_parameters(), &[]).unwrap();
             let plan = scenario.plan.at(&parameters).unwrap();

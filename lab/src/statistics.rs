@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_of_the_middle_half_leaves_out_what_is_far_off() {
+    fn interquartile_mean_ignores_outliers() {
         assert_eq!(interquartile_mean(&[900.0, 2.0, 3.0, 0.0]), Some(2.5));
         assert_eq!(interquartile_mean(&[7.0]), Some(7.0));
         assert_eq!(interquartile_mean(&[]), None);

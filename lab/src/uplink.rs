@@ -10,7 +10,7 @@ pub mod watch;
 
 use anyhow::{Context, Result};
 
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::namespace::Namespace;
 use crate::network::{End, join};
 use watch::LinkEnd;

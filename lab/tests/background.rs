@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The rule of `bpf/ledbat/rule.h` (docs/background.md) among simulated senders, at a bottleneck that is somebody else's. The
+//! The rule of `bpf/ledbat/rule.h` (docs/explanation/background.md) among simulated senders, at a bottleneck that is somebody else's. The
 //! guest has the last word (`yield`); this is where rules are tried, and where they have to hold for more than one seed. The
 //! bounds are what the rule reaches, a little below; "Not met" in that page has what it should reach.
 
@@ -20,7 +20,7 @@ mod background {
 const SEEDS: u64 = 5;
 
 #[test]
-fn alone_it_fills_whatever_link() {
+fn lone_background_fills_the_link() {
     for (name, kind) in CELLS {
         let least = sorted(SEEDS, |seed| alone_of_cubic(kind, seed))[0];
         let bound = if kind == LOSS { 2.0 } else { 0.9 };
@@ -48,7 +48,7 @@ fn cubic_beside_two_backgrounds_keeps_nearly_as_much() {
 }
 
 #[test]
-fn it_comes_back_when_the_foreground_has_gone() {
+fn background_returns_after_the_foreground() {
     for (name, kind) in CELLS {
         let back_s = median(SEEDS, |seed| return_s(kind, seed));
         let bound_s = if matches!(kind, Kind::Fifo { .. }) { 3.0 } else { 16.0 };
@@ -102,7 +102,7 @@ fn alone_after(detour: Detour, seconds: f64, kind: Kind) -> f64 {
 
 /// A queue rises and falls; a longer route does not. Behind a policer the way back takes as long as after a foreground.
 #[test]
-fn a_longer_route_is_not_taken_for_a_queue_for_good() {
+fn longer_route_is_told_from_a_queue() {
     for (name, kind) in CELLS {
         let detour = Detour {
             from_s: 20.0,
@@ -118,7 +118,7 @@ fn a_longer_route_is_not_taken_for_a_queue_for_good() {
 
 /// By radio the second of two packets is often late, and now and then a packet by more than a queue that a background holds.
 #[test]
-fn what_radio_does_to_single_packets_is_not_taken_for_others_for_good() {
+fn radio_jitter_is_told_from_other_flows() {
     let radio = Detour {
         from_s: 0.0,
         by_us: 0,
@@ -136,7 +136,7 @@ fn what_radio_does_to_single_packets_is_not_taken_for_others_for_good() {
 
 /// Radio does so. It looks like somebody else's share, but for what each second packet waits.
 #[test]
-fn half_of_the_rate_is_authenticated_after_some_minutes() {
+fn halved_link_rate_is_accepted_after_some_minutes() {
     for (name, kind) in CELLS.into_iter().filter(|(_, kind)| *kind != Kind::Policer) {
         let detour = Detour {
             from_s: 30.0,

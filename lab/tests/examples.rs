@@ -52,7 +52,7 @@ mod senders {
                     format!("-n {near} link set gwx up"),
                     format!("-n {far} link set gwx up"),
                     // Whoever waits for an answer about an address is told nothing of a refusal.
-                    format!("-n {near} peer replace {FAR} {there} dev gwx nud permanent"),
+                    format!("-n {near} neighbour replace {FAR} {there} dev gwx nud permanent"),
                 ] {
                     run(Command::new("ip").args(line.split_whitespace()));
                 }
@@ -175,7 +175,7 @@ mod senders {
         }
 
         #[test]
-        fn each_example_is_told_of_every_refusal_and_all_else_arrives() {
+        fn examples_count_every_refusal_and_the_rest_arrives() {
             if !nix::unistd::geteuid().is_root() {
                 assert!(std::env::var_os("CI").is_none(), "CI has to run the examples as root");
                 eprintln!("skipped: network namespaces need root");

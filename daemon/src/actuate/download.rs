@@ -300,11 +300,11 @@ impl InstalledDownload {
         let mut open = explain("open the limits of what arrives", || builder.open(&mut storage))?;
         let constants = open.maps.rodata_data.as_deref_mut();
         let constants = constants.context("the limits of what arrives have no constants")?;
-        constants.detour_ifindex = ifindex;
+        constants.ifb_ifindex = ifindex;
         constants.is_fair = tree.is_fair();
         explain("share what is said of sockets", || {
             open.maps.treated_sockets.reuse_fd(shared.treated_sockets.as_fd())?;
-            open.maps.early_sockets.reuse_fd(shared.early_sockets.as_fd())?;
+            open.maps.new_sockets.reuse_fd(shared.new_sockets.as_fd())?;
             open.maps.packet_rules.reuse_fd(shared.packet_rules.as_fd())?;
             open.maps
                 .forwarded_treatments
@@ -318,10 +318,10 @@ impl InstalledDownload {
         })?;
         let skeleton = explain("load the limits of what arrives", || open.load())?;
         let keep = |map| MapHandle::try_from(map).context("cannot keep a map of the limits of what arrives");
-        let comes_back = tcx::attach(skeleton.progs.gw_come_back.as_fd(), ifindex, TcxHook::Egress)?;
+        let comes_back = tcx::attach(skeleton.progs.gw_return.as_fd(), ifindex, TcxHook::Egress)?;
         Ok(Self {
             ifindex,
-            program: skeleton.progs.gw_detour.as_fd().try_clone_to_owned()?,
+            program: skeleton.progs.gw_redirect.as_fd().try_clone_to_owned()?,
             links: BTreeMap::new(),
             _comes_back: comes_back,
             tree,

@@ -69,7 +69,7 @@ impl Filters {
         let mut open = explain("open the filter of limits", || builder.open(&mut storage))?;
         let constants = open.maps.rodata_data.as_deref_mut();
         let constants = constants.context("the filter of limits has no constants")?;
-        constants.detour_ifindex = by;
+        constants.ifb_ifindex = by;
         constants.is_fair = is_fair;
         let skeleton = explain("load the filter of limits", || open.load())?;
         Ok(Self {

@@ -3,7 +3,7 @@
 //! for which it is reniced, and which causes are active. Output: what each had before; which threads somebody else has
 //! set since. It never decides.
 //!
-//! What a thread had is noted in its own storage before it is changed. The map of notes and the program that hands them on
+//! A thread's values are saved in its own storage before they are changed. The map of saved state and the program that copies it
 //! are pinned, so that both outlive the daemon; the journal `nice` names the map. So this restores too what a dead daemon
 //! reniced, by the same scan. Nothing here opens a file of /proc.
 //!
@@ -24,15 +24,15 @@ use serde::{Deserialize, Serialize};
 use crate::journal::register::{JournalFile, UndoHandler};
 use crate::journal::{self, Entry, Irreversible, Journal, UndoReport};
 use crate::life::Life;
-use crate::pins::{NICE_LINKS, NICE_NOTES, NICE_UNNOTED, Pins};
+use crate::pins::{NICE_LINKS, Pins, SAVED_TASKS, UNSAVED_TASKS};
 use crate::place::Place;
-use notes::{Notes, Task, count_of, is_notes, unnoted_of};
+use saved::{SavedTasks, Task, count_of, is_saved_tasks, unsaved_of};
 use thread::{ThreadSetting, renice, shown};
 
-mod notes;
+mod saved;
 mod thread;
 
-pub use notes::probe;
+pub use saved::probe;
 
 /// Threads of a user that are set or put back in a second.
 const OF_A_USER: u32 = 2048;
@@ -48,9 +48,9 @@ pub struct NiceActuator {
     place: Place,
     life: Life,
     journal: Journal<NiceEntry>,
-    /// The map of notes.
+    /// The map of saved state.
     map: MapHandle,
-    notes: Option<Notes>,
+    saved: Option<SavedTasks>,
     causes: BTreeSet<u32>,
     /// Why the latest process was not reniced.
     refused: Option<String>,
@@ -66,20 +66,20 @@ pub const UNDO: UndoHandler = UndoHandler::of::<NiceEntry>(JournalFile::Nice);
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct NiceEntry {
     map_id: u32,
-    /// The count of tasks without a note; 0 as an earlier version wrote it.
+    /// The count of tasks without saved state; 0 as an earlier version wrote it.
     #[serde(default)]
-    unnoted_id: u32,
+    unsaved_id: u32,
 }
 
 impl NiceActuator {
-    /// `map`: of notes, by which tasks are listed. Loads nothing.
+    /// `map`: of saved state, by which tasks are listed. Loads nothing.
     pub fn new(place: &Place, life: Life, map: &MapHandle) -> Result<Self> {
         Ok(Self {
             journal: Journal::at(place.journal(UNDO.file)),
             place: place.clone(),
             life,
-            map: MapHandle::try_from(map).context("cannot share the notes of nice tasks")?,
-            notes: None,
+            map: MapHandle::try_from(map).context("cannot share the saved state of reniced tasks")?,
+            saved: None,
             causes: BTreeSet::new(),
             refused: None,
             unsettled: None,
@@ -95,9 +95,9 @@ impl NiceActuator {
     /// What was reniced by another cause gets back what it had, in the next [`Self::settle`].
     pub fn set_causes(&mut self, causes: BTreeSet<u32>) -> Result<()> {
         self.causes = causes;
-        self.notes
+        self.saved
             .as_ref()
-            .map_or(Ok(()), |notes| notes.set_causes(&self.causes))
+            .map_or(Ok(()), |saved| saved.set_causes(&self.causes))
     }
 
     /// Notes what is to become of all threads of a process; [`Self::settle`] does it.
@@ -105,10 +105,10 @@ impl NiceActuator {
     /// # Errors
     /// Where nothing has changed.
     pub fn apply(&mut self, process: ProcessId, cause: Option<u32>) -> Result<Reniced> {
-        if cause.is_none() && self.notes.is_none() {
+        if cause.is_none() && self.saved.is_none() {
             return Ok(Reniced::default());
         }
-        let outcome = self.open().and_then(|notes| notes.order(process, cause));
+        let outcome = self.open().and_then(|saved| saved.order(process, cause));
         self.refused = outcome
             .as_ref()
             .err()
@@ -129,16 +129,16 @@ impl NiceActuator {
         })
     }
 
-    /// Sets what is noted to be set, and restores what is to be restored; returns the threads that somebody else has set
+    /// Sets and restores what is to be restored; returns the threads that somebody else has set
     /// meanwhile. What cannot be done now is done by a later one.
     pub fn settle(&mut self) -> Vec<(ProcessId, u32, String)> {
         let mut taken = Vec::new();
-        let Some(notes) = &self.notes else {
+        let Some(saved) = &self.saved else {
             return taken;
         };
         let mut settle = || {
             for _ in 0..ROUNDS {
-                let tasks = notes.scan()?;
+                let tasks = saved.scan()?;
                 taken.extend(tasks.iter().filter_map(Task::taken));
                 if !renice_all(&self.map, &tasks)? {
                     break;
@@ -152,35 +152,35 @@ impl NiceActuator {
         taken
     }
 
-    fn open(&mut self) -> Result<&Notes> {
-        let notes = match self.notes.take() {
-            Some(notes) => notes,
+    fn open(&mut self) -> Result<&SavedTasks> {
+        let saved = match self.saved.take() {
+            Some(saved) => saved,
             None => self.load()?,
         };
-        Ok(self.notes.insert(notes))
+        Ok(self.saved.insert(saved))
     }
 
     /// Pinned and journalled before anything is changed.
-    fn load(&mut self) -> Result<Notes> {
+    fn load(&mut self) -> Result<SavedTasks> {
         // What an earlier daemon has left must not be forgotten by pinning our own map in the place of its.
         self.restore_earlier()?;
-        let mut notes = Notes::load(&self.map, OF_A_USER)?;
-        notes.set_causes(&self.causes)?;
-        let map_id = self.map.info().context("cannot ask about the notes")?.info.id;
-        let unnoted_id = notes.unnoted.info().context("cannot ask about the notes")?.info.id;
-        let (map, unnoted) = (&mut self.map, &mut notes.unnoted);
+        let mut saved = SavedTasks::load(&self.map, OF_A_USER)?;
+        saved.set_causes(&self.causes)?;
+        let map_id = self.map.info().context("cannot query the saved state")?.info.id;
+        let unsaved_id = saved.unsaved.info().context("cannot query the saved state")?.info.id;
+        let (map, unsaved) = (&mut self.map, &mut saved.unsaved);
         self.place
             .pins()
             .make(|folder| {
-                pin(&folder.join(NICE_NOTES), |path| Ok(map.pin(path)?))?;
-                pin(&folder.join(NICE_UNNOTED), |path| Ok(unnoted.pin(path)?))?;
-                let mut links = NICE_LINKS.into_iter().zip(&mut notes.inherit);
+                pin(&folder.join(SAVED_TASKS), |path| Ok(map.pin(path)?))?;
+                pin(&folder.join(UNSAVED_TASKS), |path| Ok(unsaved.pin(path)?))?;
+                let mut links = NICE_LINKS.into_iter().zip(&mut saved.inherit);
                 links.try_for_each(|(name, link)| pin(&folder.join(name), |path| Ok(link.pin(path)?)))
             })
             .context("what is reniced must be known when the daemon has died")?;
-        self.life.hold_nice_notes(map_id);
-        self.journal.add([&NiceEntry { map_id, unnoted_id }])?;
-        Ok(notes)
+        self.life.hold_saved_tasks(map_id);
+        self.journal.add([&NiceEntry { map_id, unsaved_id }])?;
+        Ok(saved)
     }
 }
 
@@ -221,46 +221,43 @@ fn renice_all(map: &MapHandle, tasks: &[Task]) -> Result<bool> {
     failed.map_or(Ok(is_any), Err)
 }
 
-/// The notes of a daemon, as long as anybody holds them.
-pub fn notes_of(pins: &Pins, map_id: u32) -> Result<Option<MapHandle>> {
-    Ok(pins.map(map_id, NICE_NOTES)?.filter(is_notes))
+/// The saved state of a daemon, as long as anybody holds it.
+pub fn saved_of(pins: &Pins, map_id: u32) -> Result<Option<MapHandle>> {
+    Ok(pins.map(map_id, SAVED_TASKS)?.filter(is_saved_tasks))
 }
 
-/// How many tasks a daemon has left without a note, for who outlives it.
-pub struct UnnotedCount(MapHandle);
+/// How many tasks a daemon has left without saved state, for who outlives it.
+pub struct UnsavedCount(MapHandle);
 
-impl UnnotedCount {
+impl UnsavedCount {
     /// None where nothing was reniced.
     pub fn of(place: &Place) -> Option<Self> {
         let written = fs::read_to_string(place.journal(UNDO.file)).ok()?;
         let made: NiceEntry = serde_json::from_str(written.lines().last()?).ok()?;
-        unnoted_of(&place.pins(), made.unnoted_id).ok().flatten().map(Self)
+        unsaved_of(&place.pins(), made.unsaved_id).ok().flatten().map(Self)
     }
 
     /// What nobody can put back.
     pub fn doubt(&self) -> Option<String> {
         let tasks = count_of(&self.0);
-        (tasks > 0).then(|| {
-            format!(
-                "{tasks} tasks were started at nice 19 without a note of what they had, so they may stay at nice 19"
-            )
-        })
+        (tasks > 0)
+            .then(|| format!("{tasks} tasks were started at nice 19 without saved state, so they may stay at nice 19"))
     }
 }
 
 impl Entry for NiceEntry {
     fn restore(&self, dry_run: bool) -> Result<Vec<String>> {
         let pins = Place::here()?.pins();
-        let found = notes_of(&pins, self.map_id).context("cannot open the notes of nice tasks")?;
+        let found = saved_of(&pins, self.map_id).context("cannot open the saved state of reniced tasks")?;
         let map = found.ok_or_else(|| {
             anyhow!(Irreversible)
-                .context("the notes of nice tasks are gone, so background processes may stay at nice 19")
+                .context("the saved state of reniced tasks is gone, so background processes may stay at nice 19")
         })?;
-        let notes = Notes::load_to_end(&map, dry_run)?;
+        let saved = SavedTasks::load_to_end(&map, dry_run)?;
         let mut restore = BTreeSet::new();
         let (begun, mut quiet_since) = (Instant::now(), Instant::now());
         loop {
-            let tasks = notes.scan()?;
+            let tasks = saved.scan()?;
             restore.extend(tasks.iter().filter(|task| task.back > 0).map(|task| task.tgid));
             if dry_run {
                 break;
@@ -286,8 +283,9 @@ impl Entry for NiceEntry {
                 "{many} background processes back at their own nice value and I/O class"
             )),
         };
-        let unnoted = unnoted_of(&pins, self.unnoted_id).context("cannot open the count of tasks without a note")?;
-        let doubt = unnoted.and_then(|count| UnnotedCount(count).doubt());
+        let unsaved =
+            unsaved_of(&pins, self.unsaved_id).context("cannot open the count of tasks without saved state")?;
+        let doubt = unsaved.and_then(|count| UnsavedCount(count).doubt());
         match doubt.filter(|_| !dry_run) {
             Some(doubt) => Err(anyhow!(Irreversible).context([line.unwrap_or_default(), doubt].join("; but "))),
             None => Ok(line.into_iter().collect()),

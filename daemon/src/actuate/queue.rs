@@ -58,7 +58,7 @@ pub struct QueueActuator {
     /// What arrival.bpf.c knows of requests, for their answers.
     requests: Option<MapHandle>,
     /// Of tasks that giveway renices itself; None: it makes none.
-    nice_notes: Option<MapHandle>,
+    saved_tasks: Option<MapHandle>,
     /// What was chosen for tasks.
     records: Option<MapHandle>,
     /// What the qdisc tells of background that waits in it.
@@ -99,17 +99,17 @@ impl QueueActuator {
         place: &Place,
         config: &Config,
         requests: Option<&MapHandle>,
-        nice_notes: Option<&MapHandle>,
+        saved_tasks: Option<&MapHandle>,
         records: Option<&MapHandle>,
         local_waits: Option<&MapHandle>,
     ) -> Result<Self> {
         let requests = requests.map(MapHandle::try_from).transpose();
         let records = records.map(MapHandle::try_from).transpose();
-        let nice_notes = nice_notes.map(MapHandle::try_from).transpose();
+        let saved_tasks = saved_tasks.map(MapHandle::try_from).transpose();
         let local_waits = local_waits.map(MapHandle::try_from).transpose();
         Ok(Self {
             records: records.context("cannot share what was chosen for tasks")?,
-            nice_notes: nice_notes.context("cannot share the notes of nice tasks")?,
+            saved_tasks: saved_tasks.context("cannot share the saved state of reniced tasks")?,
             local_waits: local_waits.context("cannot share the local waits")?,
             requests: requests.context("cannot share what was received")?,
             netlink: Netlink::open()?,
@@ -155,7 +155,7 @@ impl QueueActuator {
                     netns_inum,
                     &self.rules,
                     self.requests.as_ref().map(|map| map.as_fd()),
-                    self.nice_notes.as_ref().map(|map| map.as_fd()),
+                    self.saved_tasks.as_ref().map(|map| map.as_fd()),
                     self.records.as_ref().map(|map| map.as_fd()),
                 )?);
                 // Whatever is in the table, the queue starts.

@@ -21,7 +21,7 @@ pub mod receive;
 mod scan;
 pub mod scavenger;
 
-use cap::marks::{self, CapEntry};
+use cap::saved::{self, CapEntry};
 
 /// Opens an actuator, where it is wanted; where that fails, this and the reason are what `status` shows.
 const ACTUATORS: [(&str, IsWanted, Open); 4] = [
@@ -63,7 +63,7 @@ pub trait SocketActuator {
     }
 
     /// The map by which all is undone after this process's death, which the watchdog holds as well.
-    fn marks_id(&self) -> Option<u32> {
+    fn saved_id(&self) -> Option<u32> {
         None
     }
 
@@ -113,13 +113,13 @@ impl SocketActuators {
         }
         let sockets = Self {
             actuators: opened,
-            journal: Some(Journal::at(place.journal(marks::UNDO.file))),
+            journal: Some(Journal::at(place.journal(saved::UNDO.file))),
         };
         (sockets, missing)
     }
 
-    pub fn marks_id(&self) -> Option<u32> {
-        self.actuators.iter().find_map(|actuator| actuator.marks_id())
+    pub fn saved_id(&self) -> Option<u32> {
+        self.actuators.iter().find_map(|actuator| actuator.saved_id())
     }
 
     pub fn scavenger(&self) -> Option<&str> {

@@ -10,6 +10,7 @@ use clap::{Args, Subcommand};
 use giveway_engine::class::{Folders, Rules, Source};
 use giveway_engine::config::{self, BackendName, Cap, CapPolicyName, Config, Located, Monitor, RateMbit};
 use nix::net::if_::if_nametoindex;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::args::{Json, after};
@@ -65,7 +66,7 @@ pub struct CheckArgs {
 }
 
 /// What a check has to say.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, JsonSchema, Serialize)]
 pub struct CheckReport {
     /// Those without an error.
     files: Vec<CheckedFile>,
@@ -74,7 +75,7 @@ pub struct CheckReport {
     machine: Option<MachineCheck>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct CheckedFile {
     file: String,
     /// For classes.

@@ -7,6 +7,7 @@ use clap::Args;
 use giveway_engine::queue::QueueView;
 use giveway_engine::queue::links::LinkView;
 use giveway_engine::status::Status;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::commands::args::Json;
@@ -39,7 +40,7 @@ pub struct DoctorArgs {
 }
 
 /// All of it.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 pub struct DoctorReport<'a> {
     kernel: String,
     capabilities: &'a [Capability],

@@ -30,7 +30,7 @@ use args::JitterArgs;
 use distribution::Distribution;
 use load::Loads;
 use recorder::Recorder;
-use report::JitterReport;
+pub use report::JitterReport;
 use terminal::ProgressLines;
 use waker::{Wakers, Wakeup, now_ns};
 

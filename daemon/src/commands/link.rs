@@ -10,6 +10,7 @@ use giveway_engine::config::RateMbit;
 use giveway_engine::queue::Plan;
 use giveway_engine::queue::links::{LinkRates, LinkView};
 use giveway_engine::rate;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::cli::{ASKS, REMOVES};
@@ -74,7 +75,7 @@ pub fn run(command: &LinkCommand) -> Result<()> {
 }
 
 /// The answer to a change.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct LinkChange<'a> {
     interface: &'a str,
     /// As they were asked for; None: as configured.
@@ -83,7 +84,7 @@ pub struct LinkChange<'a> {
 }
 
 /// What is shown.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct LinkList<'a> {
     links: &'a [LinkView],
 }

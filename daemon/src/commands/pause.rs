@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use giveway_engine::status::PausedView;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::commands::args::{Json, duration};
@@ -26,7 +27,7 @@ pub struct PauseArgs {
 }
 
 /// The answer to a resume.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct Resumed {
     was_paused: bool,
 }

@@ -5,9 +5,10 @@
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use nix::unistd::geteuid;
+use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::actuate::nice::UnnotedCount;
+use crate::actuate::nice::UnsavedCount;
 use crate::commands::args::Json;
 use crate::commands::{counted, print, print_json, print_output};
 use crate::control::client::{self, NoAnswer};
@@ -16,7 +17,7 @@ use crate::journal::UndoReport;
 use crate::place::{EndedDaemon, Place};
 use crate::say::print_line;
 use crate::takeover::{TakeoverPurpose, end_silent, take_over};
-use crate::undo::{threads, undo, unnoted};
+use crate::undo::{threads, undo, unsaved};
 
 #[derive(Args)]
 pub struct RevertArgs {
@@ -28,7 +29,7 @@ pub struct RevertArgs {
 }
 
 /// What was undone.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct RevertReport {
     daemon_stopped: Option<u32>,
     daemon_killed: Option<u32>,
@@ -39,7 +40,7 @@ pub struct RevertReport {
 }
 
 /// What would be undone.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct RevertPlan {
     sockets_found: u64,
     found: Vec<String>,
@@ -60,7 +61,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     // First: a daemon that is starting has no socket, and maybe no lock yet.
     let asked = place.request_end();
     // The daemon, and its watchdog, tell their log alone.
-    let unnoted = unnoted(&place);
+    let unsaved = unsaved(&place);
     let (mut stopped, mut killed) = match client::stop_daemon(&place) {
         Err(error) if error.is::<NoAnswer>() => (None, Some(end_silent(&place)?)),
         stopped => (stopped?, None),
@@ -75,7 +76,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
         Some(EndedDaemon::Killed(pid) | EndedDaemon::Removed(pid)) => killed = Some(pid),
         None => {}
     }
-    let undone = undo_rest(&place, asked, unnoted);
+    let undone = undo_rest(&place, asked, unsaved);
     if args.output.json {
         print_json(&RevertReport {
             daemon_stopped: stopped,
@@ -106,13 +107,13 @@ pub fn run(args: &RevertArgs) -> Result<()> {
 }
 
 /// What the daemon and its watchdog have not undone, and what a start would go on from.
-fn undo_rest(place: &Place, asked: Result<()>, unnoted: Option<UnnotedCount>) -> UndoReport {
+fn undo_rest(place: &Place, asked: Result<()>, unsaved: Option<UnsavedCount>) -> UndoReport {
     let mut undone = undo(place, false);
     if let Err(error) = asked {
         undone.fail(format!("{error:#}"));
     }
-    if let Some(doubt) = unnoted
-        .and_then(|unnoted| unnoted.doubt())
+    if let Some(doubt) = unsaved
+        .and_then(|unsaved| unsaved.doubt())
         .filter(|_| undone.failed.is_empty())
     {
         undone.fail(doubt);

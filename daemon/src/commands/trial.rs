@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway try`: intervals with giveway and without it, in pairs whose order is drawn, on the user's own link; and what differs
-//! (`docs/try.md`). Without it means that the daemon is paused, for as long as a connection of this process lives: so
+//! (`docs/contributing/statistics.md`). Without it means that the daemon is paused, for as long as a connection of this process lives: so
 //! everything is as before at once, however this process ends.
 //!
 //!   load       transfers to and from the peer          probes    what others wait for meanwhile
@@ -19,6 +19,7 @@ use giveway_engine::trial::{
     pairs_for,
 };
 use nix::unistd::geteuid;
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -69,7 +70,7 @@ const fn question(name: &'static str, better: Better, floor: f64) -> Question {
 }
 
 /// One interval, and what was measured in it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 struct TrialInterval {
     pair: usize,
     with: bool,
@@ -77,8 +78,8 @@ struct TrialInterval {
 }
 
 /// Everything that is told of a trial.
-#[derive(Debug, Serialize)]
-struct TrialReport {
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct TrialReport {
     version: &'static str,
     peer: Option<String>,
     background: bool,
@@ -94,7 +95,7 @@ struct TrialReport {
 }
 
 /// How many pairs it takes.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 struct Sizing {
     question: &'static str,
     effect_percent: f64,
@@ -108,7 +109,7 @@ struct Sizing {
     is_enough: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct Comparison {
     question: Question,
     /// Medians.

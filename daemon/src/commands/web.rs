@@ -33,6 +33,9 @@ mod queue;
 mod snapshot;
 mod traffic;
 
+#[cfg(test)]
+pub use metrics::tests::page as metrics_page;
+
 use connections::AccessPolicy;
 use feed::Feed;
 

@@ -15,6 +15,7 @@ use giveway_engine::queue::links::LinkView;
 use giveway_engine::queue::measured::MeasuredView;
 use giveway_engine::queue::traffic::Refusal;
 use giveway_engine::status::{FlowView, Status};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::commands::args::Json;
@@ -52,7 +53,7 @@ pub enum About {
 }
 
 /// All that is known of it.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 pub struct Explanation<'a> {
     changes: Vec<&'a Latest>,
     refusals: Vec<&'a Refusal>,
@@ -337,7 +338,7 @@ fn is_flow(subject: &str, view: &FlowView) -> bool {
 }
 
 /// A flow's class, and why it has it.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct ClassifiedFlow<'a> {
     cookie: Cookie,
     local: SocketAddr,

@@ -112,8 +112,8 @@ impl DonationPrograms {
     }
 
     /// How often something was not counted, because too many borrowed at once.
-    pub fn not_noted(&self) -> Result<u64> {
-        Ok(self.counters()?.not_noted)
+    pub fn not_recorded(&self) -> Result<u64> {
+        Ok(self.counters()?.not_recorded)
     }
 
     fn counters(&self) -> Result<types::bss> {

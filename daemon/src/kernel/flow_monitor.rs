@@ -258,8 +258,8 @@ impl FlowMonitor {
 
 fn attach_tracing(programs: &skeleton::FlowMonitorProgs<'_>) -> Result<Vec<Link>> {
     [
-        ("tcp_probe", &programs.gw_mark_segment),
-        ("sock_send_length", &programs.gw_mark_send),
+        ("tcp_probe", &programs.gw_touch_segment),
+        ("sock_send_length", &programs.gw_touch_send),
         ("tcp_rcv_space_adjust", &programs.gw_see_receive),
         ("inet_sock_set_state", &programs.gw_see_state),
         ("tcp_retransmit_skb", &programs.gw_see_retransmit),

@@ -23,10 +23,10 @@ pub struct Page {
     pub daemon: [AtomicU64; 4],
     /// The number of the program that lists threads; 0: not loaded yet.
     pub threads: AtomicU32,
-    /// The number of the map with the marks of sockets; 0: none yet.
-    pub marks: AtomicU32,
-    /// The same of the notes of nice tasks.
-    pub nice_notes: AtomicU32,
+    /// The number of the map with the saved state of sockets; 0: none yet.
+    pub saved_sockets: AtomicU32,
+    /// The same of the saved state of reniced tasks.
+    pub saved_tasks: AtomicU32,
     pub is_over: AtomicBool,
     pub slots: [Slot; SLOTS],
 }

@@ -7,10 +7,11 @@ use std::fs;
 use std::io::Read as _;
 
 use flate2::read::GzDecoder;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// From the least to the most.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preemption {
     Unknown,

@@ -21,7 +21,7 @@ macro_rules! records {
     )*)*};
 }
 
-skeletons!(admission arrival cap container control download ease flow_monitor forwarded holders inherit ledbat donation clear nice pace qdisc report_filter rledbat task_watch tasks upload wakeup_trace);
+skeletons!(admission arrival avoidance cap container control download flow_monitor forwarded holders inherit ledbat donation clear nice pace qdisc report_filter rledbat task_watch tasks upload wakeup_trace);
 
 records! {
     admission: gw_admission_counters gw_background_key gw_link_config gw_local_network gw_packet_rule gw_queue_event gw_rule gw_rule_key gw_treated_process gw_treated_socket;
@@ -34,7 +34,7 @@ records! {
     holders: gw_holder;
     inherit: gw_chosen_limit gw_executable gw_hand_order gw_name_order gw_process_key gw_rates gw_record;
     donation: bss gw_donor gw_donor_key gw_donated;
-    clear: bss gw_mark gw_undone;
+    clear: bss gw_saved_socket gw_undone;
     nice: gw_nice_order gw_nice_task gw_nice_wanted;
     pace: gw_rate gw_rate_outcome;
     qdisc: gw_band_counters;

@@ -89,7 +89,7 @@ impl TaskWatch {
             counters: keep(&maps.bss)?,
             files: MirroredSet::new(keep(&maps.watched_files)?),
             users: MirroredSet::new(keep(&maps.watched_uids)?),
-            held: keep(&maps.held)?,
+            held: keep(&maps.watched_tasks)?,
             _tracing: [
                 ("sched_process_exec", &programs.gw_see_exec),
                 ("task_newtask", &programs.gw_see_thread),

@@ -40,7 +40,7 @@ pub struct Tasks {
     /// By which [`Self::process`] tells what was chosen and inherited (bpf/inherit.h).
     pub records: MapHandle,
     /// By which it tells giveway's doing from the user's word (bpf/nice.h).
-    pub nice_notes: MapHandle,
+    pub saved_tasks: MapHandle,
 }
 
 /// The one that lists threads. It stays loaded while any process has it.
@@ -173,7 +173,7 @@ impl Tasks {
             show_process: keep(&skeleton.progs.gw_show_process)?,
             show_cgroup: keep(&skeleton.progs.gw_show_cgroup)?,
             records: MapHandle::try_from(&skeleton.maps.gw_records_3).context("cannot keep the map of records")?,
-            nice_notes: MapHandle::try_from(&skeleton.maps.gw_nice_notes).context("cannot keep the notes")?,
+            saved_tasks: MapHandle::try_from(&skeleton.maps.gw_saved_tasks).context("cannot keep the saved state")?,
         })
     }
 
@@ -310,7 +310,7 @@ impl Threads {
                 start_ns: start_of(found.start_ns),
                 cpu: Duration::from_nanos(found.cpu_ns),
                 is_awake: is(types::gw_thread_state::GW_AWAKE),
-                is_held: is(types::gw_thread_state::GW_HELD),
+                is_held: is(types::gw_thread_state::GW_STOPPED),
                 is_ending: is(types::gw_thread_state::GW_ENDING),
                 tasks: found.tasks,
             }

@@ -159,8 +159,8 @@ fn start(args: &RunArgs, begun: &StartMoment) -> Result<()> {
     let (sockets, mut warnings) = local_waits
         .as_ref()
         .map_or_else(Default::default, |waits| SocketActuators::open(&place, &config, waits));
-    if let Some(marks) = sockets.marks_id() {
-        life.hold_marks(marks);
+    if let Some(saved) = sockets.saved_id() {
+        life.hold_saved_sockets(saved);
     }
     let failed = left_over.failed.iter();
     warnings.extend(failed.map(|line| format!("an earlier daemon's change is not undone: {line}")));
@@ -173,18 +173,20 @@ fn start(args: &RunArgs, begun: &StartMoment) -> Result<()> {
     let setup = setup(&config, &sockets, place.netns_inum(), keyring, qdisc, args.dry_run)?;
     let engine = Network::new(crate::kernel::now(), &config, setup);
     let receiver = Receiver::open(&place, &config, args.dry_run);
-    let nice_notes = (config.classes.cpu_and_disk && !args.dry_run).then_some(&owners.tasks().nice_notes);
+    let saved_tasks = (config.classes.cpu_and_disk && !args.dry_run).then_some(&owners.tasks().saved_tasks);
     let queue = QueueActuator::open(
         &place,
         &config,
         receiver.requests(),
-        nice_notes,
+        saved_tasks,
         Some(&owners.tasks().records),
         local_waits.as_ref(),
     )?;
     let download = DownloadActuator::open(&place)?;
     let upload = UploadActuator::open(&place)?;
-    let nice = nice_notes.map(|map| NiceActuator::new(&place, life, map)).transpose()?;
+    let nice = saved_tasks
+        .map(|map| NiceActuator::new(&place, life, map))
+        .transpose()?;
     begun.check(&place)?;
     let priority = priority.with_chains(crate::kernel::now(), chains_of(&config));
     let death = guarded.as_ref().map(GuardedDaemon::death).transpose()?;

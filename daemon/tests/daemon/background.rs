@@ -195,7 +195,7 @@ fn what_somebody_has_set_meanwhile_is_left_alone() {
     let mut stage = Stage::set();
     setsockopt(&stage.sender.near, TcpCongestion, &"cubic".into()).unwrap();
     until("why says so", || {
-        stage.reason().contains("-> cubic; rule") && stage.reason().contains("leaves it alone from now on")
+        stage.reason().contains("-> cubic; rule") && stage.reason().contains("does not override it")
     });
     stage.rules.write(&[]);
     stage.daemon.signal(Signal::SIGHUP);

@@ -19,7 +19,7 @@ fn told(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-const LIFTED: &str = "UDP sockets that are not connected do not keep its rate limit";
+const LIFTED: &str = "its rate limit does not apply to unconnected UDP sockets";
 const A_LIFTED_LIMIT: &str = "[[rule]]\nport = 5005\nclass = \"stream\"\n\
                               [[rule]]\nuser = \"root\"\nclass = \"bulk\"\nrate_limit_mbit = 2\n";
 
@@ -34,7 +34,7 @@ fn a_check_beside_a_running_daemon_tells_what_serves_each_link() {
     let output = check(&config, &["--strict"]);
     println!("{:?} {}", output.status.code(), told(&output));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let line = "gwv: htb at 20000 kbit/s: backend = \"htb\"; gwv carries 20 Mbit/s";
+    let line = "gwv: htb at 20000 kbit/s: backend = \"htb\"; gwv has 20 Mbit/s";
     assert!(told(&output).contains(line), "{}", told(&output));
     assert_eq!(run("tc qdisc show dev gwv"), before);
     assert!(!daemon.status().is_null());
@@ -48,7 +48,7 @@ fn a_check_tells_what_does_not_hold_and_strict_makes_it_an_error() {
         (A_LIFTED_LIMIT.to_owned(), LIFTED, 2),
         (
             "[[rule]]\ncmdline = \"rsync\"\nclass = \"background\"\n".to_owned(),
-            "holds only for a program that was started as `rsync` alone",
+            "matches only `rsync` without arguments",
             2,
         ),
         // Of this machine.
@@ -75,7 +75,7 @@ fn a_check_tells_what_does_not_hold_and_strict_makes_it_an_error() {
         ),
         (
             "interface = \"gwv\"\n[[rule]]\nuser = \"no-such-user\"\nclass = \"bulk\"\n".to_owned(),
-            "holds for nothing here: there is no user `no-such-user`",
+            "never matches here: there is no user `no-such-user`",
             1,
         ),
         (

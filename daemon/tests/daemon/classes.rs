@@ -340,7 +340,7 @@ fn a_command_has_a_rate_limit_for_all_that_it_sends() {
     assert!((3.8..4.2).contains(&mbit), "{mbit} Mbit/s");
     let reason = flow_to(&daemon, ports[0])["class_reason"].to_string();
     assert!(
-        reason.contains("all of it may together send at most 4 Mbit/s"),
+        reason.contains("all its flows together send at most 4 Mbit/s"),
         "{reason}"
     );
 }
@@ -711,7 +711,7 @@ fn where_a_udp_socket_sends_to_anyone_a_rule_on_the_remote_host_decides_by_packe
     until("each packet is judged", || {
         datagrams_of(&daemon, own)["class_reason"]
             .to_string()
-            .contains("where each packet goes decides")
+            .contains("decided per packet")
     });
     let before = background();
     (0..10).for_each(|_| send(ports[0]));
@@ -955,14 +955,14 @@ fn a_check_names_the_rules_that_do_nothing() {
         lines[7].ends_with("whose arguments begin with its interpreter; write \"*/backup*\""),
         "{told}"
     );
-    assert!(lines[4].contains("the path of a cgroup begins with /"), "{told}");
-    assert!(lines[5].contains("the name of a unit has a suffix"), "{told}");
+    assert!(lines[4].contains("a cgroup path begins with /"), "{told}");
+    assert!(lines[5].contains("a unit name has a suffix"), "{told}");
     assert!(lines[6].contains("no interface wlan7"), "{told}");
     assert!(
         lines[3].contains("is a script, whose executable is its interpreter"),
         "{told}"
     );
-    assert!(lines[1].contains(":4: never counts: the rule at "), "{told}");
+    assert!(lines[1].contains(":4: unreachable: shadowed by the rule at "), "{told}");
     assert!(
         lines[2].contains("there is no /nowhere/program on this machine"),
         "{told}"

@@ -365,7 +365,7 @@ fn whatever_somebody_does_to_the_intermediate_device_traffic_goes_on_within_a_se
             let changes = daemon.status()["changes"].to_string();
             changes.contains(said).then_some(changes)
         });
-        assert!(told.contains("as it comes"), "{told}");
+        assert!(told.contains("not shaped"), "{told}");
     }
     daemon.signal(Signal::SIGTERM);
     until("nothing is left", is_clean);

@@ -160,7 +160,7 @@ fn a_background_flow_in_the_own_subnet_of_a_link_that_leaves_that_out_is_said_to
     assert!(short["upload_limit_mbit"].is_null(), "{short}");
     let reason = explained(&port.to_string());
     assert!(
-        reason.contains("its class is not enforced: it stays in the own subnets of gwv"),
+        reason.contains("its class is not enforced: local traffic of gwv bypasses the queue"),
         "{reason}"
     );
 }
@@ -371,7 +371,7 @@ fn a_command_that_goes_to_another_network_namespace_is_told_of() {
     });
     assert_eq!(status["elsewhere"][0]["command"], "sleep", "{status}");
     let reason = explained(&pid.to_string());
-    assert!(reason.contains("is in another network namespace (net:["), "{reason}");
+    assert!(reason.contains("in another network namespace (net:["), "{reason}");
     until("the log has a line", || {
         managed.logged("in another network namespace").len() == 1
     });
@@ -386,7 +386,7 @@ fn a_command_that_goes_to_another_network_namespace_is_told_of() {
 fn a_command_is_told_of_a_dry_run_and_of_a_link_without_a_queue_and_does_not_run_where_that_is_required() {
     for (rate, arguments, expected) in [
         (Some(50.0), &["--dry-run"][..], "a dry run changes nothing"),
-        (None, &[][..], "gwv has no queue of giveway's: "),
+        (None, &[][..], "gwv has no giveway queue: "),
     ] {
         let _lab = Lab::enter();
         let _managed = Managed::start(rate, "", arguments);

@@ -207,11 +207,12 @@ fn bulk_outside_of_what_root_names_is_background_within_a_second_and_until_it_is
     assert!(took < Duration::from_secs(1), "{took:?}");
     let reason = text(giveway(&["why", &uploads.ports[1].to_string()]).stdout);
     assert!(
-        reason.contains("outside of what is active") && reason.contains(&doing),
+        reason.contains("outside of the focus") && reason.contains(&doing),
         "{reason}"
     );
     let status = text(giveway(&["status"]).stdout);
-    assert!(status.contains(&format!("focus       {doing}")), "{status}");
+    let is_shown = |line: &str| line.starts_with("focus ") && line.contains(&doing);
+    assert!(status.lines().any(is_shown), "{status}");
     assert!(focus(&["clear"]).contains("no focus is set"));
     let took = uploads.become_classes(["bulk", "bulk"]);
     assert!(took < Duration::from_secs(1), "{took:?}");
@@ -264,7 +265,8 @@ fn a_user_names_own_cgroups_only_and_for_own_flows_only() {
         format!("{doing} (giveway focus by uid {NOBODY})\n")
     );
     uploads.become_classes(["bulk", "background"]);
-    focus(&["clear"]);
+    let (line, code) = failure(&giveway(&["focus", "clear"]));
+    assert!(code == 1 && line.contains("nothing was in focus"), "{line}");
     thread::sleep(Duration::from_millis(500));
     uploads.become_classes(["bulk", "background"]);
     assert!(copy.as_nobody(&["focus", "clear"]).status.success());

@@ -267,7 +267,7 @@ fn where_a_class_is_set_for_a_container_it_is_said_that_what_it_receives_is_not_
     let _daemon = daemon_with_queue(&rules);
     let cgroup = format!("/{}", container.cgroup);
     assert!(giveway(&["link", "set", "gwv", "--down", "100mbit"]).status.success());
-    let unordered = "is not ordered by its class";
+    let unordered = "are not ordered by class";
     until("it is said", || {
         let set = giveway(&["class", "set", &cgroup, "bulk"]);
         set.status.success() && String::from_utf8_lossy(&set.stderr).contains(unordered)

@@ -168,7 +168,7 @@ fn a_stuck_thread_ends_the_daemon_and_keeps_neither_anything_installed_nor_the_n
     for stuck in [Some("giveway-rt"), Some("giveway-chain"), None] {
         let mut all = Installed::start("stuck");
         let links = all.links();
-        assert!(links.len() >= 4, "cap, admission, arrival and easing: {links:?}");
+        assert!(links.len() >= 4, "cap, admission, arrival and avoidance: {links:?}");
         let frozen = Frozen::new(all.daemon.0.id(), stuck);
         all.is_undone_within(HANG);
         assert!(

@@ -274,7 +274,7 @@ fn what_is_mounted_and_pinned_is_gone_at_the_end_and_is_for_root_alone() {
     let pinned = || {
         [&shared, &own]
             .into_iter()
-            .find(|folder| folder.join("gw_marks").exists())
+            .find(|folder| folder.join("gw_saved_socks").exists())
     };
     for end in [Signal::SIGTERM, Signal::SIGKILL] {
         let (mut daemon, _config) = capping_daemon("pins.toml");
@@ -304,7 +304,7 @@ fn should_the_pin_be_removed_the_watchdog_still_holds_the_marks() {
             .any(|fd| fs::read_to_string(fd.path()).is_ok_and(is_storage))
     });
     let (shared, own) = pins();
-    let pin = [shared, own].map(|folder| folder.join("gw_marks")).into_iter();
+    let pin = [shared, own].map(|folder| folder.join("gw_saved_socks")).into_iter();
     pin.filter(|pin| pin.exists())
         .for_each(|pin| fs::remove_file(pin).unwrap());
     signal(&daemon, Signal::SIGKILL);
@@ -466,13 +466,13 @@ fn revert_fails_once_where_the_marks_are_lost_and_caps_stay() {
     let id: u32 = id.and_then(|id| id.parse().ok()).expect(&journal);
     kill_both(daemon);
     let (shared, own) = pins();
-    let lost = [shared, own].map(|pins| fs::remove_file(pins.join("gw_marks")).is_ok());
+    let lost = [shared, own].map(|pins| fs::remove_file(pins.join("gw_saved_socks")).is_ok());
     assert_eq!(lost.iter().filter(|lost| **lost).count(), 1, "pinned in one of the two");
     // The kernel frees it late; as long as it is there, `revert` finds it.
     until("the marks are gone", || MapHandle::from_map_id(id).is_err());
     let (reason, code) = failure(&giveway(&["revert"]));
     assert!(
-        code == 1 && reason.contains("the marks of sockets are gone"),
+        code == 1 && reason.contains("the saved state of sockets is gone"),
         "{code}: {reason}"
     );
     assert_eq!(clamped(&mut monitor), 1);

@@ -173,7 +173,7 @@ fn who_may_have_no_real_time_takes_none_of_its_threads() {
         for request in [&launch, &remove].into_iter().cycle().take(100) {
             let refused = ask(request);
             assert!(
-                error_of(&refused).contains("grants uid 65534 no real time"),
+                error_of(&refused).contains("allows uid 65534 real-time priority"),
                 "{refused}"
             );
         }
@@ -216,7 +216,7 @@ fn a_granted_user_lists_what_is_their_own_and_nobody_else_does() {
     assert_eq!(names(&of_user, "processes", "rule"), Vec::<String>::new());
     let refused = as_user(SOMEBODY_ELSE, list);
     assert!(
-        error_of(&refused).contains("grants uid 65533 no real time"),
+        error_of(&refused).contains("allows uid 65533 real-time priority"),
         "{refused}"
     );
 }

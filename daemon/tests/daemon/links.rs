@@ -550,7 +550,7 @@ fn a_link_with_another_tools_qdisc_is_left_alone_and_the_other_managed() {
     until("the second has its queue", || has_queue(&daemon, SECOND));
     until("it says why the first has none", || {
         let reason = shown(&daemon, "gwv")["reason"].to_string();
-        reason.contains("tbf") && reason.contains("left alone")
+        reason.contains("tbf") && reason.contains("not replaced")
     });
     assert_eq!(qdiscs("gwv"), before[0].0);
     daemon.signal(Signal::SIGTERM);

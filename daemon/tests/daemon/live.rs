@@ -782,7 +782,7 @@ fn where_the_limit_of_a_rule_holds_in_place_of_a_users_own_that_is_said() {
     let rule = format!("[[rule]]\nuser = \"{NOBODY}\"\nclass = \"standard\"\nupload_limit_mbit = 8\n");
     fs::write(&stage.config.0, fs::read_to_string(&stage.config.0).unwrap() + &rule).unwrap();
     done(&["reload"]);
-    let in_place = "which all its flows share, holds in place of it";
+    let in_place = "shared by all its flows, applies instead";
     let exec = copy.as_nobody(&["exec", "--up", "2mbit", "--", "true"]);
     let said = String::from_utf8_lossy(&exec.stderr);
     assert!(exec.status.success() && said.contains(in_place), "{said}");

@@ -238,9 +238,7 @@ fn what_somebody_else_has_set_is_what_a_process_is_said_to_have_when_its_rule_is
     let shell = place.script("sleep 1000; :");
     until("it is nice", || is(shell.id(), NICE));
     run(&format!("renice -n 3 -p {}", shell.id()));
-    until("it is noticed", || {
-        reason(shell.id()).contains("left alone from now on")
-    });
+    until("it is noticed", || reason(shell.id()).contains("and not overridden"));
     place.no_rule();
     assert!(giveway(&["reload"]).status.success());
     until("the I/O class is back", || is(shell.id(), (3, "none")));
@@ -256,9 +254,7 @@ fn what_somebody_else_sets_later_is_left_alone() {
     let command = Group::chosen(&["sleep", "1000"]);
     until("it is nice", || is(command.id(), NICE));
     run(&format!("renice -n 7 -p {}", command.id()));
-    until("it is noticed", || {
-        reason(command.id()).contains("left alone from now on")
-    });
+    until("it is noticed", || reason(command.id()).contains("and not overridden"));
     daemon.kill();
     assert_eq!(
         niceness(command.id()),
@@ -277,7 +273,7 @@ fn who_is_nice_already_or_has_real_time_is_left_as_it_is() {
     for (shell, said) in [(&nice, "at nice 19"), (&fifo, "real-time priority")] {
         until("it is left", || {
             reason(shell.id()).contains(&format!(
-                "left as it is: it {}",
+                "not changed: it {}",
                 match said {
                     "at nice 19" => "is at nice 19",
                     _ => "has real-time priority",

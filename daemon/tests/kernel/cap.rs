@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use giveway::actuate::sockets::cap::clear::{Clear, LAYOUT, Mark, TreatedSocket};
+use giveway::actuate::sockets::cap::clear::{Clear, LAYOUT, SavedSocket, TreatedSocket};
 use giveway::actuate::sockets::cap::{CapActuator, CapOutcome, CapResult};
 use giveway::actuate::sockets::scavenger;
 use giveway::kernel::flow_monitor::FlowMonitor;
@@ -65,7 +65,7 @@ fn a_live_connection_is_held_below_its_cap_and_set_free_again() {
     let outcome = apply_one(&mut actuator, cookie, Some(7));
     assert_eq!(
         (outcome.old, outcome.wanted, outcome.result),
-        (None, Some(7), CapResult::Applied { eased: false })
+        (None, Some(7), CapResult::Applied { without_restart: false })
     );
     assert_eq!(clamp(&mut monitor, &near), Some(7));
     await_some("the window to fall", || {
@@ -103,7 +103,7 @@ fn a_window_that_something_else_holds_back_comes_down_with_the_cap() {
     });
     assert!(idle.cwnd > 6, "{}", idle.cwnd);
     let outcome = apply_one(&mut actuator, idle.cookie, Some(6));
-    assert_eq!(outcome.result, CapResult::Applied { eased: false });
+    assert_eq!(outcome.result, CapResult::Applied { without_restart: false });
     let capped = scanned(&mut monitor, &near);
     assert_eq!((capped.cwnd, capped.clamp), (6, Some(6)));
     assert_eq!(capped.congestion_control, idle.congestion_control);
@@ -358,8 +358,8 @@ fn after_the_actuators_death_its_recorded_values_are_cleared() {
     assert_eq!(clear(false), [], "nothing is left");
 }
 
-fn undo(marks: Option<&MapHandle>, values: &[u32], dry_run: bool) -> Vec<TreatedSocket> {
-    let mut clear = Clear::open(own_netns().unwrap(), marks, dry_run).unwrap();
+fn undo(saved: Option<&MapHandle>, values: &[u32], dry_run: bool) -> Vec<TreatedSocket> {
+    let mut clear = Clear::open(own_netns().unwrap(), saved, dry_run).unwrap();
     let found = clear.run(values).unwrap();
     assert!(found.iter().all(|one| one.error.is_none()), "{found:?}");
     found
@@ -374,7 +374,7 @@ fn caps(found: &[TreatedSocket]) -> Vec<u32> {
 }
 
 #[test]
-fn after_the_actuators_death_marks_tell_ours_from_an_equal_clamp_of_another_owner() {
+fn saved_state_tells_our_clamp_from_an_equal_one_of_another_owner() {
     let lab = Lab::enter();
     let (mut monitor, mut actuator) = (lab.monitor(), actuator());
     let [new, live, free] = three(&lab, &mut monitor, &mut actuator);
@@ -383,37 +383,37 @@ fn after_the_actuators_death_marks_tell_ours_from_an_equal_clamp_of_another_owne
     apply_one(&mut actuator, cookie, Some(21));
     actuator.publish_new(lab.ifindex, &[]).unwrap();
     let equal = lab.connect(FAR_V4);
-    let marks = MapHandle::try_from(actuator.marks()).unwrap();
+    let saved = MapHandle::try_from(actuator.saved()).unwrap();
     drop(actuator);
     set_as_somebody_else(scanned(&mut monitor, &equal.0).cookie, 21);
     // What is marked, but not ours any more.
-    Mark {
+    SavedSocket {
         clamp_ours: 30,
-        ..mark(&marks, &taken.0)
+        ..saved_of(&saved, &taken.0)
     }
-    .put(&marks, &taken.0);
+    .put(&saved, &taken.0);
 
-    assert_eq!(caps(&undo(Some(&marks), &[], true)), [20, 21]);
+    assert_eq!(caps(&undo(Some(&saved), &[], true)), [20, 21]);
     assert_eq!(clamp(&mut monitor, &new.0), Some(20), "a dry run changes nothing");
-    assert_eq!(caps(&undo(Some(&marks), &[], false)), [20, 21]);
+    assert_eq!(caps(&undo(Some(&saved), &[], false)), [20, 21]);
     let now = [&new, &live, &free, &equal, &taken].map(|(near, _)| clamp(&mut monitor, near));
     assert_eq!(now, [None, None, None, Some(21), Some(21)]);
-    assert_eq!(undo(Some(&marks), &[], false), [], "nothing is left");
+    assert_eq!(undo(Some(&saved), &[], false), [], "nothing is left");
 }
 
-fn mark(marks: &MapHandle, socket: &impl AsFd) -> Mark {
+fn saved_of(saved: &MapHandle, socket: &impl AsFd) -> SavedSocket {
     let key = socket.as_fd().as_raw_fd().to_ne_bytes();
-    record(&marks.lookup(&key, MapFlags::ANY).unwrap().unwrap()).unwrap()
+    record(&saved.lookup(&key, MapFlags::ANY).unwrap().unwrap()).unwrap()
 }
 
-trait PutMark {
-    fn put(&self, marks: &MapHandle, socket: &impl AsFd);
+trait PutSaved {
+    fn put(&self, saved: &MapHandle, socket: &impl AsFd);
 }
 
-impl PutMark for Mark {
-    fn put(&self, marks: &MapHandle, socket: &impl AsFd) {
+impl PutSaved for SavedSocket {
+    fn put(&self, saved: &MapHandle, socket: &impl AsFd) {
         let key = socket.as_fd().as_raw_fd().to_ne_bytes();
-        marks.update(&key, bytes_of(self), MapFlags::ANY).unwrap();
+        saved.update(&key, bytes_of(self), MapFlags::ANY).unwrap();
     }
 }
 
@@ -424,39 +424,39 @@ fn what_was_there_before_comes_back() {
     let [cleared, left] = [lab.connect(FAR_V4).0, lab.connect(FAR_V4).0];
     for near in [&cleared, &left] {
         apply_one(&mut actuator, scanned(&mut monitor, near).cookie, Some(9));
-        let mark = mark(actuator.marks(), near);
-        assert_eq!((mark.clamp_ours, mark.clamp_before), (9, u32::MAX));
-        Mark {
+        let saved = saved_of(actuator.saved(), near);
+        assert_eq!((saved.clamp_ours, saved.clamp_before), (9, u32::MAX));
+        SavedSocket {
             clamp_before: 17,
-            ..mark
+            ..saved
         }
-        .put(actuator.marks(), near);
+        .put(actuator.saved(), near);
     }
     let cookie = scanned(&mut monitor, &cleared).cookie;
     await_some("a clear", || {
         matches!(apply_one(&mut actuator, cookie, None).result, CapResult::Applied { .. }).then_some(())
     });
-    assert_eq!(undo(Some(actuator.marks()), &[], false).len(), 1);
+    assert_eq!(undo(Some(actuator.saved()), &[], false).len(), 1);
     for near in [&cleared, &left] {
         assert_eq!(clamp(&mut monitor, near), Some(17));
     }
 }
 
 #[test]
-fn a_mark_of_an_older_layout_is_undone_and_one_of_a_newer_is_left_alone() {
+fn saved_state_of_an_older_layout_is_restored_and_of_a_newer_one_not_touched() {
     let lab = Lab::enter();
     let (mut monitor, mut actuator) = (lab.monitor(), actuator());
     let [older, newer] = [lab.connect(FAR_V4).0, lab.connect(FAR_V4).0];
     for (near, layout) in [(&older, LAYOUT - 1), (&newer, LAYOUT + 1)] {
         apply_one(&mut actuator, scanned(&mut monitor, near).cookie, Some(9));
-        Mark {
+        SavedSocket {
             layout,
-            ..mark(actuator.marks(), near)
+            ..saved_of(actuator.saved(), near)
         }
-        .put(actuator.marks(), near);
+        .put(actuator.saved(), near);
     }
     let cookies = [&older, &newer].map(|near| scanned(&mut monitor, near).cookie);
-    let mut found = undo(Some(actuator.marks()), &[], false);
+    let mut found = undo(Some(actuator.saved()), &[], false);
     found.sort_by_key(|one| one.layout);
     let told: Vec<_> = found
         .iter()
@@ -470,11 +470,11 @@ fn a_mark_of_an_older_layout_is_undone_and_one_of_a_newer_is_left_alone() {
     assert_eq!(actuator.clear_all().unwrap(), []);
 }
 
-/// A mark that names nothing but what a test sets in it.
-fn blank() -> Mark {
-    Mark {
+/// A saved state with nothing but what a test sets in it.
+fn blank() -> SavedSocket {
+    SavedSocket {
         layout: LAYOUT,
-        ..record(&[0; size_of::<Mark>()]).unwrap()
+        ..record(&[0; size_of::<SavedSocket>()]).unwrap()
     }
 }
 
@@ -497,26 +497,26 @@ fn get(socket: &impl AsFd, (level, name): (i32, i32)) -> u32 {
 }
 
 #[test]
-fn what_children_inherit_of_a_listener_they_inherit_of_its_mark_too() {
+fn accepted_sockets_inherit_the_listeners_saved_state() {
     let lab = Lab::enter();
     let actuator = actuator();
     let listener = TcpListener::bind((NEAR_V4, 0)).unwrap();
     let (before, ours) = (5_000_000, 1_000_000);
     set(&listener, PACING_RATE, ours);
-    Mark {
+    SavedSocket {
         ours: 2,
         pacing_before: before.into(),
         pacing_ours: ours.into(),
         ..blank()
     }
-    .put(actuator.marks(), &listener);
+    .put(actuator.saved(), &listener);
     let port = listener.local_addr().unwrap().port();
     let _far = [(); 2].map(|()| lab.far(|| TcpStream::connect((NEAR_V4, port)).unwrap()));
     let [child, another] = [(); 2].map(|()| listener.accept().unwrap().0);
     // Changed since, by its owner.
     set(&another, PACING_RATE, ours + 1);
     assert_eq!(get(&child, PACING_RATE), ours);
-    let found = undo(Some(actuator.marks()), &[], false);
+    let found = undo(Some(actuator.saved()), &[], false);
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0].to_string().contains("pacing rate put back"), "{}", found[0]);
     assert_eq!(
@@ -534,7 +534,7 @@ fn a_congestion_control_and_a_receive_window_are_restored() {
     let (before, ours) = (60_000, 20_000);
     setsockopt(&near, TcpCongestion, &"reno".into()).unwrap();
     set(&near, WINDOW_CLAMP, ours);
-    let mark = Mark {
+    let saved = SavedSocket {
         ours: 4 | 8,
         window_before: before,
         window_ours: ours,
@@ -542,8 +542,8 @@ fn a_congestion_control_and_a_receive_window_are_restored() {
         control_ours: scavenger::kernel_name("reno"),
         ..blank()
     };
-    mark.put(actuator.marks(), &near);
-    assert_eq!(undo(Some(actuator.marks()), &[], false).len(), 1);
+    saved.put(actuator.saved(), &near);
+    assert_eq!(undo(Some(actuator.saved()), &[], false).len(), 1);
     let control = getsockopt(&near, TcpCongestion).unwrap();
     assert!(control.to_string_lossy().starts_with("cubic"), "{control:?}");
     assert_eq!(get(&near, WINDOW_CLAMP), before);
@@ -555,14 +555,14 @@ fn where_nobody_has_a_congestion_control_any_more_reno_stands_in() {
     let actuator = actuator();
     let (near, _far) = lab.connect(FAR_V4);
     setsockopt(&near, TcpCongestion, &"cubic".into()).unwrap();
-    let mark = Mark {
+    let saved = SavedSocket {
         ours: 8,
         control_before: scavenger::kernel_name("unloaded"),
         control_ours: scavenger::kernel_name("cubic"),
         ..blank()
     };
-    mark.put(actuator.marks(), &near);
-    assert_eq!(undo(Some(actuator.marks()), &[], false)[0].error, None);
+    saved.put(actuator.saved(), &near);
+    assert_eq!(undo(Some(actuator.saved()), &[], false)[0].error, None);
     let control = getsockopt(&near, TcpCongestion).unwrap();
     assert!(control.to_string_lossy().starts_with("reno"), "{control:?}");
 }
@@ -619,7 +619,7 @@ fn a_clear_does_not_restart_slow_start() {
     let (result, flow) = change_undisturbed((&mut monitor, &mut actuator, &near), (Some(10), None), |flow| {
         flow.cwnd <= 10
     });
-    assert_eq!(result, CapResult::Applied { eased: true });
+    assert_eq!(result, CapResult::Applied { without_restart: true });
     assert_eq!(flow.congestion_control, "reno", "its own congestion control is back");
     assert!(
         flow.ssthresh.is_some_and(|ssthresh| ssthresh <= 10),
@@ -636,7 +636,7 @@ fn a_cap_that_the_first_slow_start_has_not_reached_leaves_nothing_behind() {
     let mut actuator = actuator();
     for cap in [Some(500), None] {
         let outcome = apply_one(&mut actuator, cookie, cap);
-        assert_eq!(outcome.result, CapResult::Applied { eased: false });
+        assert_eq!(outcome.result, CapResult::Applied { without_restart: false });
     }
     assert_eq!(scanned(&mut lab.monitor(), &near).ssthresh, None);
 }
@@ -649,7 +649,7 @@ fn a_cap_above_what_the_network_allows_keeps_ssthresh() {
     let (near, _transfer) = reno_transfer(&lab);
     let in_avoidance = |flow: &Flow| flow.ssthresh.is_some_and(|ssthresh| ssthresh <= flow.cwnd);
     let (result, flow) = change_undisturbed((&mut monitor, &mut actuator, &near), (None, Some(500)), in_avoidance);
-    assert_eq!(result, CapResult::Applied { eased: true });
+    assert_eq!(result, CapResult::Applied { without_restart: true });
     assert!(in_avoidance(&flow), "cwnd {}, ssthresh {:?}", flow.cwnd, flow.ssthresh);
 }
 
@@ -661,7 +661,10 @@ fn a_raised_cap_is_reached_fast() {
     let (result, flow) = change_undisturbed((&mut monitor, &mut actuator, &near), (Some(8), Some(16)), |flow| {
         flow.cwnd == 8
     });
-    assert_eq!((result, flow.ssthresh), (CapResult::Applied { eased: false }, Some(16)));
+    assert_eq!(
+        (result, flow.ssthresh),
+        (CapResult::Applied { without_restart: false }, Some(16))
+    );
 }
 
 #[test]

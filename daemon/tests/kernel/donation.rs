@@ -123,7 +123,7 @@ fn what_the_owner_of_a_lock_computes_is_charged_to_who_waits_for_it() {
         );
         assert!(all(&mut donation, &donor).is_empty(), "and no more");
     }
-    assert_eq!(donation.not_noted().unwrap(), 0);
+    assert_eq!(donation.not_recorded().unwrap(), 0);
 }
 
 /// A rule's process may handle requests, too: what the one or the other of giveway's threads no longer names, the other

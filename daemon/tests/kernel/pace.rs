@@ -24,7 +24,7 @@ const RATE: u32 = 500_000;
 
 struct Paced {
     actuator: PaceActuator,
-    marks: MapHandle,
+    saved: MapHandle,
     caps: CapActuator,
 }
 
@@ -32,10 +32,10 @@ impl Paced {
     fn open() -> Self {
         let netns = own_netns().unwrap();
         let caps = CapActuator::open(netns).unwrap();
-        let of = || MapHandle::try_from(caps.marks()).unwrap();
+        let of = || MapHandle::try_from(caps.saved()).unwrap();
         Self {
             actuator: PaceActuator::open(netns, of()).unwrap(),
-            marks: of(),
+            saved: of(),
             caps,
         }
     }
@@ -110,7 +110,12 @@ fn a_connection_that_is_not_paced_any_more_goes_back_to_its_cap_by_slow_start() 
         });
         assert!(flow.retransmits == 0 && flow.cwnd < 500, "not by HyStart: {flow:?}");
 
-        assert_eq!(cap_at(600).result, CapResult::Applied { eased: !was_paced });
+        assert_eq!(
+            cap_at(600).result,
+            CapResult::Applied {
+                without_restart: !was_paced
+            }
+        );
         let ssthresh = scanned(&mut monitor, &near).ssthresh;
         assert_eq!(ssthresh == Some(600), was_paced, "{ssthresh:?}");
     }
@@ -134,13 +139,13 @@ fn a_rate_that_an_application_has_set_is_left_alone() {
 }
 
 #[test]
-fn what_a_dead_daemon_left_is_restored_by_the_marks() {
+fn saved_state_restores_the_pacing_rate_after_the_daemons_death() {
     let lab = Lab::enter();
     let mut paced = Paced::open();
     let (near, _far) = lab.connect(FAR_V4);
     assert_eq!(paced.set(&near, rate(RATE)), Outcome::Applied);
     assert_eq!(paced.set(&near, rate(RATE / 2)), Outcome::Applied);
-    let found = Clear::open(own_netns().unwrap(), Some(&paced.marks), false)
+    let found = Clear::open(own_netns().unwrap(), Some(&paced.saved), false)
         .unwrap()
         .run(&[])
         .unwrap();

@@ -36,9 +36,9 @@ impl Receiver {
     fn open() -> Self {
         let netns = own_netns().unwrap();
         let caps = CapActuator::open(netns).unwrap();
-        let marks = MapHandle::try_from(caps.marks()).unwrap();
+        let saved = MapHandle::try_from(caps.saved()).unwrap();
         Self {
-            actuator: ReceiveActuator::open(netns, marks, None).unwrap(),
+            actuator: ReceiveActuator::open(netns, saved, None).unwrap(),
             _marks: caps,
         }
     }

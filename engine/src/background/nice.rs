@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which processes run at nice 19 and in the idle I/O class, because they are background. Input: verdicts on processes, what
-//! was chosen for one just now, and what became of each request. Output: which to renices, and which are to get back
-//! what they had; a bounded number a second, users in turns.
+//! Which processes are reniced to 19 and the idle I/O class, because they are background. Input: verdicts on processes,
+//! choices just made, and the outcome of each request. Output: which to renice, and which to restore; a bounded number
+//! a second, users in turns.
 //!
-//! Only what is said of the process itself counts: a rule that asks for nothing but the process, its own or that of what
-//! started it, or a choice. What evidence says it has by itself, and what only a socket is says nothing of the CPU. The
-//! kernel hands it on at a fork; what is not background, since another rule says so or its parent's rule is for that one
-//! alone, gets back what it had.
+//! Only verdicts on the process itself count: a rule with process conditions alone, its own or inherited, or a choice.
+//! Implicit classification means that it is reniced already, and a verdict on a socket says nothing of the CPU. The
+//! kernel passes niceness on at a fork; a child that is not background, since another rule applies or its parent's rule
+//! is for the parent alone, is restored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::class::{By, Rules, Verdict};
 use crate::model::{Class, Fingerprint, Nice, Process, ProcessId};
 use crate::turns::Turns;
 
-/// Each costs two scans over its threads, and two system calls a thread.
+/// Each takes two scans over its threads, and two system calls a thread.
 const AT_ONCE: usize = 64;
-/// Of a choice, which is active for as long as there is a daemon.
+/// By a choice, which is active as long as a daemon runs.
 const CHOICE: u32 = 1;
-/// The same of what was set by hand.
+/// By a setting by hand.
 const HAND: u32 = u32::MAX;
 const NICE: &str = "nice 19, idle I/O class";
 
@@ -29,34 +29,34 @@ const NICE: &str = "nice 19, idle I/O class";
 pub enum Input {
     /// The outcome of [`Action::Renice`].
     Outcome { process: ProcessId, outcome: Outcome },
-    /// Threads of these processes that were reniced have been set to this by somebody else.
+    /// Reniced threads of these processes were changed to this by another tool.
     Taken(Vec<(ProcessId, u32, String)>),
 }
 
 /// A request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// All threads of this process, and what they start, run at nice 19 and in the idle I/O class for as long as this
-    /// cause is active; None: it gets back what it had. Answered by an [`Outcome`].
+    /// Renice all threads of this process and its children to 19 and the idle I/O class as long as this cause is
+    /// active; None: restore it. Answered by an [`Outcome`].
     Renice {
         process: ProcessId,
         cause: Option<u32>,
         reason: Reason,
     },
-    /// The causes that are active from now on; what was reniced by another gets back what it had.
+    /// The active causes; processes reniced by other ones are restored.
     Causes(BTreeSet<u32>),
 }
 
 pub type Outcome = Result<Reniced, String>;
 
-/// What became of [`Action::Renice`].
+/// The outcome of [`Action::Renice`].
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Reniced {
-    /// Threads for which it is news.
+    /// Threads that were changed.
     pub threads: u32,
-    /// What the main thread had, or gets back.
+    /// The setting of the main thread before, or restored.
     pub before: String,
-    /// Why none of its threads is changed, where none is.
+    /// Why no thread was changed.
     pub left: Option<String>,
 }
 
@@ -64,12 +64,12 @@ pub struct Reniced {
 pub struct Niceness {
     is_on: bool,
     pub dry_run: bool,
-    /// Nothing is reniced for a while.
+    /// Renicing is paused.
     is_paused: bool,
-    /// Numbers of the rules active, by their words: lines move when a file is written anew.
+    /// Numbers of the active rules, by their conditions: lines move when a file is changed.
     causes: BTreeMap<String, NiceCause>,
     numbered: u32,
-    /// Processes that were reniced for their own sake, and by which cause.
+    /// Processes that were reniced themselves, with the cause.
     held: BTreeMap<ProcessId, u32>,
     pending: BTreeMap<ProcessId, Ask>,
     /// Not yet answered.
@@ -88,7 +88,7 @@ struct NiceCause {
 struct Ask {
     uid: u32,
     name: String,
-    /// None: it gets back what it had.
+    /// None: it is restored.
     cause: Option<u32>,
     reason: Reason,
 }
@@ -109,7 +109,7 @@ impl Niceness {
         }
     }
 
-    /// These rules are active from now on. What was reniced by others gets back what it had, whoever started it.
+    /// The active rules. Processes reniced by others are restored, whoever started them.
     pub fn set_rules(&mut self, rules: &Rules) -> Option<Action> {
         let mut before = std::mem::take(&mut self.causes);
         for (place, reason) in rules.background_processes() {
@@ -132,8 +132,8 @@ impl Niceness {
         (self.is_on && !self.dry_run).then_some(Action::Causes(installed))
     }
 
-    /// What was reniced gets back what it had, as if no rule said anything, until it `is_paused` no longer; then all have to
-    /// be judged again. Returns also the changes, for this reason.
+    /// Restores all processes, as if no rule applied, until it `is_paused` no longer; then all have to be judged again.
+    /// Returns also the changes, with this reason.
     pub fn pause(&mut self, is_paused: bool, reason: &str) -> (Option<Action>, Vec<Change>) {
         self.is_paused = is_paused;
         self.pending.clear();
@@ -145,7 +145,7 @@ impl Niceness {
         (self.active_causes(), changes.collect())
     }
 
-    /// What a rule or a choice says of this process itself now. `is`: what giveway has made of it.
+    /// The verdict of a rule or a choice on this process itself. `is`: how giveway has reniced it.
     pub fn judged(&mut self, id: ProcessId, process: &Process, verdict: Option<&Verdict>, is: Option<Nice>) {
         if !self.is_on || self.is_paused {
             return;
@@ -155,11 +155,11 @@ impl Niceness {
         let is_inherited = verdict.is_some_and(|verdict| verdict.by == By::Inheritance);
         let has = |wanted| is.is_some_and(|is| is.cause == wanted);
         let is_news = match (cause, held) {
-            // The kernel has handed it on.
+            // Inherited from its parent.
             (Some(cause), None) if is_inherited && has(cause) => false,
             (Some(cause), held) => held != Some(cause),
             (None, Some(_)) => true,
-            // It has it from what started it. Where the cause is no more, it gets back what it had anyway.
+            // Inherited from its parent. If the cause is not active any more, it is restored anyway.
             (None, None) => is.is_some_and(|is| verdict.is_some() || self.is_installed(is.cause)),
         };
         if is_news {
@@ -169,7 +169,7 @@ impl Niceness {
         }
     }
 
-    /// This was just chosen for it, and its program is about to start: at once.
+    /// A class was just chosen for it, and its program is about to start: at once.
     pub fn chosen(&mut self, id: ProcessId, process: &Process, verdict: &Verdict) -> Option<Action> {
         self.judged(id, process, Some(verdict), Some(Nice { by: id.pid, cause: 0 }));
         self.ask(id)
@@ -191,14 +191,14 @@ impl Niceness {
         }
     }
 
-    /// There are no others.
+    /// Takes in all present processes.
     pub fn keep(&mut self, listed: &[Fingerprint]) {
         let present: BTreeSet<ProcessId> = listed.iter().map(|listed| listed.id).collect();
         self.held.retain(|id, _| present.contains(id));
         self.pending.retain(|id, _| present.contains(id));
     }
 
-    /// Those whose turn it is.
+    /// The processes whose turn it is.
     pub fn due(&mut self, now: Duration) -> Vec<Action> {
         if self.back_off.next().is_some() && !self.back_off.is_due(now) {
             return Vec::new();
@@ -221,7 +221,7 @@ impl Niceness {
         Some(Action::Renice { process, cause, reason })
     }
 
-    /// Returns the change, if there is one to tell of.
+    /// Returns the change to report, if any.
     pub fn conclude(&mut self, now: Duration, id: ProcessId, outcome: Outcome) -> Option<Change> {
         let ask = self.asked.remove(&id)?;
         let niced = match outcome {
@@ -245,13 +245,13 @@ impl Niceness {
         }
         let made = niced.threads > 0 && !self.dry_run;
         let reason = match &niced.left {
-            Some(left) => format!("{}; left as it is: {left}", ask.reason.reason),
+            Some(left) => format!("{}; not changed: {left}", ask.reason.reason),
             None => ask.reason.reason.clone(),
         };
         (made || self.dry_run || niced.left.is_some()).then(|| ask.change(id, &niced, made, &reason))
     }
 
-    /// A process that has it from the one that started it.
+    /// A process that inherited it.
     pub fn inherited(&self, id: ProcessId, is: Nice) -> Option<Change> {
         if self.held.contains_key(&id) || is.by == id.pid {
             return None;
@@ -279,10 +279,7 @@ fn ask(process: &Process, cause: Option<u32>, own: Option<&Verdict>) -> Ask {
             own.rule.clone(),
             format!("it is {} now: {}", own.class.name(), own.reason),
         ),
-        None => (
-            "default".to_owned(),
-            "no rule says any more that it is background".to_owned(),
-        ),
+        None => ("default".to_owned(), "no rule makes it background any more".to_owned()),
     };
     Ask {
         uid: process.uid,
@@ -310,9 +307,9 @@ impl Ask {
     }
 }
 
-/// Somebody else has set a thread's since.
+/// Another tool has changed a thread since.
 pub fn taken(id: ProcessId, tid: u32, now: &str) -> Change {
-    let reason = format!("thread {tid}: set by another tool; left alone from now on");
+    let reason = format!("thread {tid}: conflict: set by another tool, and not overridden");
     let rule = "another tool".to_owned();
     change(id, "", (NICE.into(), now.into()), Reason { rule, reason }, true)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is kept of changes, and how they are shown.
+//! Which changes are kept, and how they are shown.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn cookies(changes: &Changes) -> Vec<u64> {
 }
 
 #[test]
-fn a_setting_that_is_changed_again_and_again_takes_one_place_and_is_counted() {
+fn repeated_changes_of_a_setting_take_one_entry_and_are_counted() {
     let mut changes = Changes::default();
     changes.note(Duration::ZERO, cap(1, 10));
     for segments in 0..100_000 {
@@ -41,7 +41,7 @@ fn a_setting_that_is_changed_again_and_again_takes_one_place_and_is_counted() {
 }
 
 #[test]
-fn the_ended_go_first_then_the_oldest() {
+fn ended_subjects_are_evicted_first_then_the_oldest() {
     let mut changes = Changes::default();
     for cookie in 1..=KEPT as u64 {
         changes.note(Duration::ZERO, cap(cookie, 10));
@@ -58,7 +58,7 @@ fn the_ended_go_first_then_the_oldest() {
 }
 
 #[test]
-fn refusals_go_before_what_was_done_ended_or_not() {
+fn refusals_are_evicted_before_changes_that_were_made() {
     let mut changes = Changes::default();
     changes.note(Duration::ZERO, cap(1, 10));
     changes.ended(&socket(1));
@@ -74,7 +74,7 @@ fn refusals_go_before_what_was_done_ended_or_not() {
 }
 
 #[test]
-fn other_settings_of_a_subject_are_kept_beside_each_other() {
+fn settings_of_a_subject_are_kept_separately() {
     let mut changes = Changes::default();
     changes.note(Duration::ZERO, cap(1, 10));
     let rate = Change {
@@ -88,7 +88,7 @@ fn other_settings_of_a_subject_are_kept_beside_each_other() {
 }
 
 #[test]
-fn a_change_is_one_line_for_people() {
+fn a_change_is_shown_on_one_line() {
     assert_eq!(
         cap(7, 43).to_string(),
         "socket 7 (rsync (77) to 192.0.2.1:873): cwnd cap none -> 43 segments; rule fixed: 8 devices send"

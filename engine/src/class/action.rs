@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What classes are told, and what they ask of the kernel's tables: a verdict's treatment, by flow, process and cgroup. The reason
-//! is the verdict's own, and is told by a change of the same step.
+//! Inputs of classification, and its actions on the kernel's tables: a verdict's treatment, by flow, process and
+//! cgroup. The reason is in the verdict, reported by a change of the same step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,42 +12,42 @@ use crate::model::{Choice, Cookie, Device, Fingerprint, Forwarded, Limit, Proces
 
 #[derive(Debug)]
 pub enum Input {
-    /// The processes that there are, once a second.
+    /// All processes, once a second.
     Processes(Vec<Fingerprint>),
-    /// The cgroups of containers that have sent something within the last minute, once a second.
+    /// The cgroups of containers that sent within the last minute, once a second.
     Forwarding(BTreeSet<u64>),
-    /// What is active from now on. The next poll follows it, but not sooner than 0.2 s after the last one that did.
+    /// The new focus. The next poll applies it, but no sooner than 0.2 s after the last change.
     Active(Vec<Activity>),
-    /// The rules for classes, read anew.
+    /// The rules for classes, reloaded.
     Rules(Arc<Rules>),
-    /// The rate limits of commands, all of them.
+    /// The rate limits of commands, complete.
     CommandLimits(Vec<Limit>),
-    /// All that is set by hand from now on, in the order in which it was, and why it has changed.
+    /// All settings by hand, in their order, with the reason for the change.
     ByHand { all: Vec<SetByHand>, reason: String },
-    /// This class was just chosen for a process, whose program is about to start.
+    /// This class was just chosen for a process whose program is about to start.
     Chosen { process: ProcessId, choice: Choice },
-    /// More is known of what rules ask about: processes that were read before are read again.
+    /// More rule conditions can be evaluated: processes are read again.
     ReadAgain,
-    /// The devices there are, by their numbers.
+    /// All devices, by interface number.
     Devices(BTreeMap<u32, Device>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// The queue serves this flow so, whatever it is marked with; None: as it did before.
+    /// How the queue treats this flow, regardless of its marks; None: the default.
     Treat {
         cookie: Cookie,
         treatment: Option<Treatment>,
     },
-    /// The queue serves what this process's sockets send so, until it is told of the socket; None: as it did before.
+    /// How the queue treats this process's sockets until their flows are in the flow table; None: the default.
     TreatProcess {
         process: ProcessId,
         treatment: Option<Treatment>,
     },
-    /// The queue serves what is forwarded for this cgroup so; None: by its packets.
+    /// How the queue treats forwarded traffic of this cgroup; None: by packet.
     TreatForwarded { cgroup: u64, told: Option<Forwarded> },
-    /// From now on what this process starts belongs to its class by this rule, as does what it has started; None: by what it
-    /// has inherited itself. As long as it runs this program. Where that fails, it comes again in a second.
+    /// From now on child processes inherit this process's class by this rule, existing ones included; None: only the
+    /// class that it inherited itself. Valid while it runs this program. Repeated after a second on failure.
     HandOn {
         process: ProcessId,
         image: u64,

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What somebody does now, by the cgroup that it is in: bulk elsewhere counts as background meanwhile. Input: what is
-//! active and who says so; a verdict, with the user and the cgroup of its flow. Output: the verdict that holds.
+//! The focus: what somebody does now, by its cgroup. Bulk elsewhere is demoted to background meanwhile. Input: the
+//! focus with its users; a verdict, with the user and the cgroup of its flow. Output: the final verdict.
 //!
-//! Root's word and the sessions at the seats hold for all. A user's own word holds for that user's flows alone, beside
-//! those; at a seat in place of those, as it says more exactly what the session does.
+//! Root's focus and the sessions at the seats apply to everybody. A user's own focus applies to that user's flows
+//! alone, beside those; at a seat it replaces the session, being more specific.
 
 use crate::model::{Class, ROOT};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Verdict;
 
-/// In a reason; the others are counted.
+/// Named in a reason; the rest is counted.
 const NAMED: usize = 2;
 
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Activity {
-    /// Who has said so, or whose session it is.
+    /// Who set it, or whose session it is.
     pub uid: u32,
-    /// Where that session is; None: by `giveway focus`.
+    /// The session's seat; None: set by `giveway focus`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seat: Option<String>,
     pub cgroup: String,
@@ -32,7 +33,7 @@ impl Activity {
     }
 
     pub fn shown(&self) -> String {
-        // Whoever makes a cgroup chooses its name, which must not choose what a terminal does.
+        // The creator of a cgroup chooses its name, which must not control a terminal.
         let cgroup = self.cgroup.replace(char::is_control, "?");
         match &self.seat {
             Some(seat) => format!("{cgroup} (session of uid {} at {seat})", self.uid),
@@ -41,21 +42,21 @@ impl Activity {
     }
 }
 
-/// All of it, ready for the flows of each user.
+/// The whole focus, prepared for the flows of each user.
 #[derive(Debug, Default)]
 pub struct Active {
     activities: Vec<Activity>,
     for_others: Arc<Meant>,
-    /// Of users who have said something themselves.
+    /// Users with an own focus.
     own: BTreeMap<u32, Arc<Meant>>,
 }
 
-/// What is meant for one user's flows: who is outside of all parts of any of these is outside.
+/// The focus for one user's flows: a flow is outside if it is in no part of any of these.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub struct Meant(Vec<Vec<Activity>>);
 
 impl Active {
-    /// From now on this is active. What is meant for a user stays the same object where it says the same.
+    /// Sets the focus. The object of a user whose focus is unchanged stays the same.
     pub fn follow(&mut self, activities: Vec<Activity>) {
         let (for_all, own): (Vec<_>, Vec<_>) = activities.iter().cloned().partition(Activity::is_for_all);
         let meant = |own: Option<&Activity>| {
@@ -85,7 +86,7 @@ impl Active {
 }
 
 impl Meant {
-    /// `cgroup`: of the flow; empty where it is not known, and then nothing follows.
+    /// `cgroup`: the flow's; empty if unknown, which changes nothing.
     pub(crate) fn judge(&self, verdict: Verdict, cgroup: &str) -> Verdict {
         if verdict.class != Class::Bulk || cgroup.is_empty() {
             return verdict;
@@ -100,7 +101,7 @@ impl Meant {
             more => format!(" and {more} more"),
         };
         let reason = format!(
-            "{}; bulk outside of what is active counts as background: {}{more}",
+            "{}; bulk outside of the focus is demoted to background: {}{more}",
             verdict.reason,
             shown.join(", ")
         );
@@ -112,7 +113,7 @@ impl Meant {
     }
 }
 
-/// A cgroup is in itself. What is in a background.slice below is not: nobody looks at it.
+/// A cgroup contains itself. A background.slice below it is excluded: nobody looks at it.
 fn is_in(cgroup: &str, active: &str) -> bool {
     let below = cgroup.strip_prefix(active.trim_end_matches('/'));
     below.is_some_and(|below| (below.is_empty() || below.starts_with('/')) && !is_in_background_slice(below))
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn bulk_outside_is_background_and_inside_it_is_bulk() {
+    fn bulk_outside_of_the_focus_is_demoted() {
         let active = [said(0, "/a/b")];
         for (cgroup, stays) in [
             ("/a/b", true),
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn only_bulk_is_lowered() {
+    fn the_focus_demotes_only_bulk() {
         for class in Class::ALL.into_iter().filter(|class| *class != Class::Bulk) {
             for cgroup in ["/a", "/b"] {
                 assert_eq!(class_of(class, &[said(0, "/a")], USER, cgroup), class, "{cgroup}");
@@ -186,19 +187,19 @@ mod tests {
     }
 
     #[test]
-    fn where_the_cgroup_is_not_known_nothing_follows() {
+    fn the_focus_ignores_unknown_cgroups() {
         assert_bulk(&[said(0, "/a")], (USER, ""), true);
     }
 
     #[test]
-    fn what_is_in_a_background_slice_below_is_outside_unless_it_was_named_itself() {
+    fn a_background_slice_is_outside_of_the_focus_unless_named() {
         let slice = "/u/app.slice/background.slice";
         assert_bulk(&[session(USER, "/u/app.slice")], (USER, slice), false);
         assert_bulk(&[said(USER, slice)], (USER, &format!("{slice}/a.service")), true);
     }
 
     #[test]
-    fn several_that_hold_for_all_are_active_together() {
+    fn several_common_focuses_apply_together() {
         let active = [said(0, "/robot"), session(USER, "/desk")];
         for (cgroup, stays) in [("/robot", true), ("/desk", true), ("/else", false)] {
             assert_bulk(&active, (OTHER, cgroup), stays);
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_users_word_is_for_that_users_flows_alone() {
+    fn a_users_focus_applies_to_that_users_flows_alone() {
         let active = [said(USER, "/a")];
         assert_bulk(&active, (USER, "/b"), false);
         assert_bulk(&active, (OTHER, "/b"), true);
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_users_word_lifts_nothing_that_holds_for_all_but_at_a_seat_it_stands_for_the_session() {
+    fn a_users_focus_adds_to_the_common_one_and_replaces_the_own_session() {
         assert_bulk(&[said(0, "/a"), said(USER, "/b")], (USER, "/b"), false);
         assert_bulk(&[session(OTHER, "/a"), said(USER, "/b")], (USER, "/b"), false);
         let at_seat = [session(USER, "/a"), said(USER, "/b")];
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_names_the_class_before_and_who_says_what_is_active_without_control_characters() {
+    fn the_reason_names_the_former_class_and_the_focus_without_control_characters() {
         let mut all = Active::default();
         all.follow(vec![said(0, "/a\u{1b}"), session(USER, "/b"), session(USER, "/c")]);
         let verdict = Verdict {
@@ -235,13 +236,13 @@ mod tests {
         };
         assert_eq!(
             all.meant(OTHER).judge(verdict, "/d").reason,
-            "a rule; bulk outside of what is active counts as background: /a? (giveway focus by uid 0), \
+            "a rule; bulk outside of the focus is demoted to background: /a? (giveway focus by uid 0), \
              /b (session of uid 1000 at seat0) and 1 more"
         );
     }
 
     #[test]
-    fn what_one_user_says_is_no_news_for_another() {
+    fn one_users_focus_does_not_reclassify_anothers_flows() {
         let mut all = Active::default();
         all.follow(vec![said(USER, "/a"), said(OTHER, "/b")]);
         let before = [USER, OTHER, 0].map(|uid| Arc::clone(all.meant(uid)));

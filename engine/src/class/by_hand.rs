@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can be set by hand while it runs: the class, the rate limit, or both, of a process with all that it starts, of a cgroup
-//! (a systemd unit) or of a flow (`giveway class set`, `giveway limit set`). All of it together is a [`Hand`](super::hand::Hand).
+//! What can be set by hand at run time: the class, the rate limit, or both, of a process with its children, of a cgroup
+//! (a systemd unit) or of a flow (`giveway class set`, `giveway limit set`). All settings together are a
+//! [`Hand`](super::hand::Hand).
 
 use std::net::SocketAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Word;
@@ -11,14 +13,14 @@ use crate::change::Subject;
 use crate::model::{ChosenLimit, Class, Flow, Process, ProcessId, ROOT, unit_of};
 use crate::queue::BackgroundFlow;
 
-/// Processes that something may be set for at a time: each has a bit of what a task hands on.
+/// The most processes with a setting at a time: each has a bit that tasks inherit.
 pub const MOST_PROCESSES: u8 = 64;
 
-/// What it is set for.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// The target of a setting.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "target")]
 pub enum Target {
-    /// A process, and all that it starts and has started: those tasks that have this bit.
+    /// A process and its children: all tasks with this bit.
     Process {
         #[serde(flatten)]
         id: ProcessId,
@@ -38,15 +40,15 @@ pub enum Target {
     },
 }
 
-/// By one user, for one target.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// One user's setting for one target.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct SetByHand {
     #[serde(flatten)]
     pub target: Target,
     pub uid: u32,
     #[serde(default)]
     pub class: Option<Class>,
-    /// Of what all of it sends, and receives, together.
+    /// In total over all its flows, for each direction.
     #[serde(default)]
     pub limit: Option<ChosenLimit>,
 }
@@ -80,7 +82,7 @@ impl Target {
             (Self::Process { id, .. }, Self::Process { id: of, .. }) => id == of,
             (Self::Cgroup { cgroup_id, .. }, Self::Cgroup { cgroup_id: of, .. }) => cgroup_id == of,
             (Self::Flow { flow }, Self::Flow { flow: of }) => flow == of,
-            // Each kind by its name, so that a new one is not forgotten here.
+            // Exhaustive, so that a new kind is not forgotten here.
             (Self::Process { .. } | Self::Cgroup { .. } | Self::Flow { .. }, _) => false,
         }
     }
@@ -97,7 +99,7 @@ impl Target {
     }
 }
 
-/// What is known of a flow or a process.
+/// The properties of a flow or a process.
 #[derive(Clone, Copy)]
 pub(super) struct Of<'a> {
     pub flow: Option<&'a Flow>,
@@ -107,7 +109,7 @@ pub(super) struct Of<'a> {
 }
 
 impl SetByHand {
-    /// How close it is, the closest first; None where it does not hold.
+    /// How specific the target is, most specific first; None: not a match.
     pub(super) fn closeness(&self, of: Of<'_>) -> Option<(u8, usize)> {
         let is_own = self.uid == ROOT || self.uid == of.uid;
         match &self.target {
@@ -140,7 +142,7 @@ impl SetByHand {
 
     pub(super) fn limit_word(&self) -> Option<(ChosenLimit, Word)> {
         let limit = self.limit?;
-        let what = format!("all of it may together {}, set", limit.rates.shown());
+        let what = format!("all its flows together {}, set", limit.rates.shown());
         Some((limit, self.word("giveway limit set", &what)))
     }
 
@@ -153,7 +155,7 @@ impl SetByHand {
     }
 }
 
-/// A cgroup is in itself.
+/// A cgroup contains itself.
 pub fn is_in(cgroup: &str, path: &str) -> bool {
     let below = cgroup.strip_prefix(path.trim_end_matches('/'));
     below.is_some_and(|below| below.is_empty() || below.starts_with('/'))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rate limits that users ask for with a command (`giveway exec --rate-limit`). Input: who asks, and which limits any
-//! task or flow still has. Output: numbers, which the queue knows limits by, after those of rules. Of the preferred ones
-//! the one that was given last is given again last: what it was given for may still be on the way.
+//! Rate limits that users request for a command (`giveway exec --rate-limit`). Input: the user, and the limits that any
+//! task or flow still has. Output: limit numbers, after those of the rules. A limit is reused as late as possible: its
+//! former task may still be starting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ const FIRST: LimitNumber = MOST_LIMITS as LimitNumber + 1;
 const LAST_PREFERRED: LimitNumber = (MOST_LIMITS + FAIREST_LIMITS) as LimitNumber;
 const LAST: LimitNumber = (MOST_LIMITS + MOST_COMMAND_LIMITS) as LimitNumber;
 const OF_A_USER: usize = 16;
-/// The rest is root's.
+/// The rest is reserved for root.
 const OF_USERS: usize = 256;
 
 #[derive(Debug, Default)]
@@ -22,10 +22,10 @@ pub struct CommandLimits {
 }
 
 impl CommandLimits {
-    /// Of those that were given, nothing has any more what is not `in_use`.
+    /// Assigns a number; those not `in_use` are free.
     ///
     /// # Errors
-    /// Where the user has had its share, or there is none left.
+    /// Where the user's share or all numbers are used up.
     pub fn give(
         &mut self,
         uid: u32,
@@ -54,7 +54,7 @@ impl CommandLimits {
         Ok(ChosenLimit { number, rates })
     }
 
-    /// Those that an earlier daemon has given, with the user of each; more than once.
+    /// Limits assigned by an earlier daemon, with the user of each; repetitions are allowed.
     pub fn restore(&mut self, given: impl Iterator<Item = (u32, Limit)>) {
         let known = given.filter(|(_, limit)| (FIRST..=LAST).contains(&limit.number));
         self.given
@@ -62,14 +62,14 @@ impl CommandLimits {
         self.last = self.given.keys().next_back().copied();
     }
 
-    /// One of those, at another rate or in another band.
+    /// Changes the rate or the band of one of them.
     pub fn change(&mut self, limit: Limit) {
         if let Some((_, given)) = self.given.get_mut(&limit.number) {
             *given = limit;
         }
     }
 
-    /// Those that are not `in_use` are over. Whether there were any.
+    /// Frees those that are not `in_use`. Whether there were any.
     pub fn keep(&mut self, in_use: &BTreeSet<LimitNumber>) -> bool {
         let before = self.given.len();
         self.given.retain(|number, _| in_use.contains(number));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn each_command_has_a_limit_of_its_own_and_leaves_it_to_others_as_late_as_can_be() {
+    fn each_command_has_its_own_limit_number_which_is_reused_last() {
         let mut limits = CommandLimits::default();
         let first = limits.give(1_000, up(125_000), Class::Bulk, &BTreeSet::new()).unwrap();
         let second = limits
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_has_sixteen_and_leaves_some_to_others_and_to_root() {
+    fn a_user_has_at_most_sixteen_command_limits() {
         let mut limits = CommandLimits::default();
         let mut give = |uid| {
             let in_use = numbers(&limits);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What says, without any rule, that nobody waits for a flow. Evidence only lowers: whoever sets any of this gives up
-//! something of its own. The first that holds counts; `docs/classes.md` has the same table.
+//! Implicit classification: signs, without any rule, that nobody waits for a flow. It only demotes: an application that
+//! sets one of these gives up something of its own. The first that applies counts; `docs/reference/rules.md` has the same
+//! table.
 //!
-//! What giveway itself has set, nice 19 and the idle I/O class of background processes, is never taken for evidence: the
-//! kernel's side tells it apart by its notes (`bpf/nice.h`), and leaves it out.
+//! Giveway's own settings, nice 19 and the idle I/O class of background processes, are excluded: the kernel part
+//! recognises them by its saved state (`bpf/nice.h`).
 //!
-//! DSCP CS1 is none: RFC 8622 replaces it by LE, and OpenSSH 7.8 to 10.0 marks so whatever has no terminal, a `git push` that
-//! somebody waits for among it.
+//! DSCP CS1 does not count: RFC 8622 replaces it by LE, and OpenSSH 7.8 to 10.0 marks every session without a terminal
+//! so, including a `git push` that somebody waits for.
 
 use std::net::SocketAddr;
 
@@ -20,7 +21,7 @@ struct Evidence {
     holds: fn(&FlowFacts<'_>) -> bool,
     class: Class,
     reason: &'static str,
-    /// Each packet says it too: the queue finds it there at once, and no longer once it is gone.
+    /// Each packet carries it, so the queue sees it at once, and no longer when it is gone.
     is_on_packets: bool,
 }
 
@@ -64,7 +65,7 @@ const EVIDENCE: [Evidence; 7] = [
         rule: "SO_PRIORITY 1",
         holds: |seen| seen.priority == 1,
         class: Class::Background,
-        reason: "the application has set SO_PRIORITY to 1, for what may wait",
+        reason: "the application set SO_PRIORITY to 1 (filler traffic)",
         is_on_packets: true,
     },
     Evidence {
@@ -87,7 +88,7 @@ pub(super) fn judge(seen: &FlowFacts<'_>) -> Option<Verdict> {
     })
 }
 
-/// What its process alone says, or where that is not known, its cgroup.
+/// By the process alone, or if that is unknown, by its cgroup.
 pub(super) fn judge_sender(process: Option<&Process>, cgroup: &str) -> Option<Verdict> {
     let nowhere = SocketAddr::from(([0; 4], 0));
     judge(&FlowFacts {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The flows that the queue is told of, in a table of a fixed size. Input: what each flow's class asks of the queue, and
-//! whose flow it is. Output: what to tell the queue. While there is room everybody has what they ask for; then whoever
-//! has fewer takes a place of the user who has most, until they differ by one. Root asks for nothing in vain as long as
-//! any user has a place. What finds no room waits for it.
+//! The flow table of the queue, which has a fixed size. Input: the treatment of each flow, and its user. Output: what
+//! to install and remove. While there is room every flow gets an entry; then a user with fewer entries takes one of the
+//! user with the most, until they differ by one. Root gets an entry as long as any user has one. Flows without an entry
+//! wait for one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::action::Action;
 use crate::model::{Cookie, ROOT, Treatment};
 
-/// Entries of the kernel's table.
+/// The size of the kernel's table.
 pub const MOST_TREATED: usize = 16_384;
 
 #[derive(Debug, Default)]
@@ -17,9 +17,9 @@ pub struct FlowTable {
     flows: BTreeMap<Cookie, u32>,
     users: BTreeMap<u32, User>,
     places: usize,
-    /// Users for whom flows wait, those with the fewest places first.
+    /// Users with waiting flows, those with the fewest entries first.
     waiting: BTreeSet<(usize, u32)>,
-    /// Users who may lose a place, those with the most last.
+    /// Users that may lose an entry, those with the most last.
     holding: BTreeSet<(usize, u32)>,
 }
 
@@ -30,7 +30,7 @@ struct User {
 }
 
 impl FlowTable {
-    /// This is how the flow is to be treated from now on; None: by its marks.
+    /// Sets the treatment of the flow; None: by its marks.
     pub fn want(&mut self, cookie: Cookie, uid: u32, treatment: Option<Treatment>) -> Vec<Action> {
         let Some(treatment) = treatment else {
             return self.end(cookie);
@@ -60,7 +60,7 @@ impl FlowTable {
         of.is_some_and(|user| user.told.contains_key(&cookie))
     }
 
-    /// The flow is no more, or needs no place.
+    /// The flow has ended, or needs no entry.
     pub fn end(&mut self, cookie: Cookie) -> Vec<Action> {
         let Some(uid) = self.flows.remove(&cookie) else {
             return Vec::new();
@@ -78,7 +78,7 @@ impl FlowTable {
         actions
     }
 
-    /// Gives places to those that wait for them, as far as they are due.
+    /// Assigns entries to waiting flows, as far as they are due.
     fn settle(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         while let Some((has, uid)) = self.waiting.first().copied() {
@@ -185,7 +185,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn nobody_waits_beside_a_free_place_or_beside_who_has_more(
+        fn no_flow_waits_while_an_entry_is_free_or_another_user_has_more(
             hog in 0..2 * MOST_TREATED as u64,
             steps in prop::collection::vec((0..4u32, 0..1500u64, prop::option::of(any::<bool>())), 0..4000),
         ) {

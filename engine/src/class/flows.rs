@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The class of each flow, judged anew when what it was judged by has changed. Input: rules, flows, their owners, names
-//! of interfaces, flows that were named as background. Output: verdicts, their changes, and what the queue is told.
-//! Bounded: what is looked at in one step, by turns between users; the rest waits for the next poll. How many flows the
-//! queue is told of is [`super::flow_table`]'s business.
+//! The class of each flow, decided again when its basis has changed. Input: rules, flows, their owners, interface
+//! names, flows named as background. Output: verdicts, changes, and treatments for the queue. Bounded: the cost of a
+//! step, with users in turns; the rest waits for the next poll. The size of the flow table belongs to
+//! [`super::flow_table`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use crate::sockets::judgement::{Basis, uid_of};
 use crate::sockets::owners::Owners;
 use crate::turns::Turns;
 
-/// A generation that is never the present one.
+/// A generation that never occurs.
 const OVER: u64 = u64::MAX;
 /// Bytes of patterns and texts in a step: some milliseconds.
 pub const COST_OF_A_STEP: usize = 4 << 20;
-/// Between two changes of what is active, whoever causes them: each is a look at all flows.
+/// Between two changes of the focus, whoever causes them: each takes a pass over all flows.
 const ACTIVE_GAP: Duration = Duration::from_millis(200);
 
 pub struct Classes {
@@ -39,22 +39,22 @@ pub struct Classes {
     /// By whom.
     named: BTreeMap<BackgroundFlow, String>,
     hand: Hand,
-    /// By its own object for whom it is meant, so that a user's word costs the others nothing.
+    /// One object for each user with an own focus, so that a user's setting costs the others nothing.
     active: Active,
-    /// What is active now, where that is not yet followed.
+    /// The new focus, until it is applied.
     new_active: Option<Vec<Activity>>,
-    /// When that was followed last.
+    /// When it was last applied.
     followed: Option<Duration>,
-    /// Raised when rules, interfaces or names change.
+    /// Increased when rules, interfaces or names change.
     generation: u64,
-    /// Some flows wait to be judged.
+    /// Some flows are still to be classified.
     unfinished: bool,
     table: FlowTable,
-    /// Of marks, too: what arrives has none that counts.
+    /// Including marks: received packets have none that count.
     tells_marks: bool,
-    /// Of users whose flows have to be judged.
+    /// Round robin over users whose flows have to be classified.
     turns: Turns,
-    /// Steps in which flows were judged.
+    /// Steps in which flows were classified.
     steps: u64,
 }
 
@@ -81,7 +81,7 @@ impl Classes {
         }
     }
 
-    /// What was known of the flow's owner counts for as long as nothing newer is known, of another one too.
+    /// The last known properties of an owner count until newer ones are known, also for another owner.
     fn basis(&self, Tracked { flow, judged, .. }: &Tracked, owners: &Owners) -> Basis {
         let before = judged.by.as_ref();
         let process_before = || before?.process.clone();
@@ -122,12 +122,12 @@ impl Classes {
         basis.active.judge(judge(&self.rules, &seen), seen.cgroup)
     }
 
-    /// What decides, beside the process itself.
+    /// The basis of a process's verdict, beside the process itself.
     pub fn basis_of_process(&self, process: &Process) -> (u64, &Arc<Meant>) {
         (self.generation, self.active.meant(process.uid))
     }
 
-    /// Of a process that has sent nothing yet, whatever is active.
+    /// A process that has sent nothing yet, whatever the focus.
     pub fn judge_process(&self, process: &Process) -> Option<Verdict> {
         judge_process(&self.rules, process, self.hand.of_process(process).as_ref())
     }
@@ -136,7 +136,7 @@ impl Classes {
         judge_itself(&self.rules, process, self.hand.of_process(process).as_ref())
     }
 
-    /// What the queue is to be told of it.
+    /// The queue's treatment of it.
     pub fn treatment_of_process(&self, process: &Process, verdict: Option<Verdict>) -> Option<Treatment> {
         let verdict = self.active.meant(process.uid).judge(verdict?, &process.cgroup);
         Some(Treatment {
@@ -145,12 +145,12 @@ impl Classes {
         })
     }
 
-    /// What decides of what is forwarded, beside its cgroup. Whose that is is not known: what counts for all is active.
+    /// The basis for forwarded traffic, beside its cgroup. Its user is unknown, so the common focus applies.
     pub fn basis_of_forwarded(&self) -> (u64, &Arc<Meant>) {
         (self.generation, self.active.meant(ROOT))
     }
 
-    /// And how many rules for packets come before that; None: nothing is said of it.
+    /// With the number of packet rules before it; None: nothing applies.
     pub fn judge_forwarded(&self, cgroup: &str) -> Option<(Verdict, usize)> {
         let by_hand = self.hand.of_forwarded(cgroup);
         let (verdict, before) = judge_forwarded(&self.rules, cgroup, by_hand.as_ref())?;
@@ -161,7 +161,7 @@ impl Classes {
         self.rules.cost(None, Some(cgroup))
     }
 
-    /// Bytes that are looked at, at most, to judge both what it will send and itself.
+    /// The bytes to look at to classify both the process and what it will send, at most.
     pub fn cost_of_process(&self, process: &Process) -> usize {
         2 * self.rules.cost(Some(process), None)
     }
@@ -174,7 +174,7 @@ impl Classes {
         &self.hand
     }
 
-    /// All flows have to be judged by them.
+    /// All flows have to be classified by them.
     pub fn set_rules(&mut self, rules: Arc<Rules>) {
         self.rules = rules;
         self.generation += 1;
@@ -184,7 +184,7 @@ impl Classes {
         self.command_limits = limits;
     }
 
-    /// Whether all flows have to be judged anew.
+    /// Whether all flows have to be classified again.
     pub fn set_devices(&mut self, devices: BTreeMap<u32, Device>) -> bool {
         self.devices = devices;
         let decide = self.rules.need_interfaces();
@@ -192,14 +192,14 @@ impl Classes {
         decide
     }
 
-    /// Whether all flows have to be judged anew.
+    /// Whether all flows have to be classified again.
     pub fn set_marks_count(&mut self, wanted: bool) -> bool {
         let is_other = std::mem::replace(&mut self.tells_marks, wanted) != wanted;
         self.generation += u64::from(is_other);
         is_other
     }
 
-    /// This is all that is set by hand from now on.
+    /// Replaces all settings by hand.
     pub fn set_by_hand(&mut self, all: Vec<SetByHand>) -> ByHandDifference {
         self.hand.set(all)
     }
@@ -208,7 +208,7 @@ impl Classes {
         &self.devices
     }
 
-    /// Of rules, of commands and by hand.
+    /// Those of rules, of commands and by hand.
     pub fn limits(&self) -> Vec<Limit> {
         [self.rules.limits(), self.command_limits.clone()].concat()
     }
@@ -219,23 +219,23 @@ impl Classes {
         of_command.copied().or_else(|| self.rules.limit(number))
     }
 
-    /// Of a process that has sent nothing yet.
+    /// For a process that has sent nothing yet.
     pub fn limits_by_rules(&self, process: &Process) -> crate::model::LimitNumbers {
         let verdict = judge_process(&self.rules, process, None);
         verdict.map(|verdict| verdict.limits).unwrap_or_default()
     }
 
-    /// Where the rule stands that has it.
+    /// The place of its rule.
     pub fn rule_of_limit(&self, number: LimitNumber) -> Option<&str> {
         self.rules.place_of_limit(number)
     }
 
-    /// For what it was set by hand.
+    /// The target that it was set for by hand.
     pub fn target_of_limit(&self, number: LimitNumber) -> Option<&Target> {
         self.hand.target_of_limit(number)
     }
 
-    /// Whether the queue knows what it was to be told of this flow.
+    /// Whether the queue has this flow's treatment.
     pub fn is_told(&self, cookie: Cookie) -> bool {
         self.table.has(cookie)
     }
@@ -248,7 +248,7 @@ impl Classes {
         self.new_active = Some(active);
     }
 
-    /// All flows have to be looked at then.
+    /// All flows have to be classified then.
     fn follow_active(&mut self, now: Duration) {
         let is_due = |last| now.saturating_sub(last) >= ACTIVE_GAP;
         if self.followed.is_none_or(is_due)
@@ -269,7 +269,7 @@ impl Classes {
         Some(by)
     }
 
-    /// What the queue is to be told now.
+    /// The action for the queue.
     fn treat(&mut self, flow: &Flow, basis: &Basis, verdict: &Verdict) -> Vec<Action> {
         let treatment = Treatment {
             class: verdict.class,
@@ -286,13 +286,13 @@ impl Classes {
         self.table.want(flow.cookie, uid, wanted)
     }
 
-    /// The flow is no more: the queue forgets it.
+    /// The flow has ended: it leaves the flow table.
     pub fn end(&mut self, cookie: Cookie) -> Vec<Action> {
         self.table.end(cookie)
     }
 }
 
-/// What follows from judging these flows.
+/// The result of classifying these flows.
 #[derive(Debug, Default)]
 pub struct JudgedFlows {
     pub cookies: Vec<Cookie>,
@@ -300,16 +300,16 @@ pub struct JudgedFlows {
     pub changes: Vec<Change>,
 }
 
-/// A flow that has to be judged.
+/// A flow to classify.
 struct Pending {
     uid: u32,
-    /// The step in which it was judged last.
+    /// The step in which it was last classified.
     judged: u64,
     cookie: Cookie,
 }
 
 impl Classes {
-    /// What these were judged by has changed; nothing has for the others, of which there may be many.
+    /// The basis of these flows has changed; that of the others, which may be many, has not.
     pub fn judge_anew(&mut self, flows: &mut Flows, owners: &Owners, meant: Vec<Cookie>, made: bool) -> JudgedFlows {
         for cookie in &meant {
             let judged = flows.get_mut(*cookie).and_then(|tracked| tracked.judged.by.as_mut());
@@ -320,14 +320,14 @@ impl Classes {
         self.judge_flows(flows, owners, meant, made)
     }
 
-    /// Rules are others, owners are known now that were not, or have changed.
+    /// Rules have changed, or owners.
     pub fn judge_all(&mut self, flows: &mut Flows, owners: &Owners, made: bool) -> JudgedFlows {
         let all = flows.iter().map(|tracked| tracked.flow.cookie).collect();
         self.unfinished = false;
         self.judge_flows(flows, owners, all, made)
     }
 
-    /// These were shown just now.
+    /// These were polled just now.
     pub fn judge_shown(
         &mut self,
         now: Duration,
@@ -348,7 +348,7 @@ impl Classes {
             .iter()
             .filter_map(|cookie| self.pending(flows.get(*cookie)?, owners));
         let mut pending: Vec<Pending> = pending.collect();
-        // Of a user's, what was not judged for longest.
+        // A user's flow that was classified longest ago comes first.
         pending.sort_unstable_by_key(|flow| (flow.judged, flow.cookie));
         let pending = pending.into_iter().map(|flow| (flow.uid, flow.cookie));
         let pending = self.turns.order(pending);
@@ -379,7 +379,7 @@ impl Classes {
         }
     }
 
-    /// None where nothing has changed that it was judged by.
+    /// None if its basis is unchanged.
     fn pending(&self, tracked: &Tracked, owners: &Owners) -> Option<Pending> {
         let basis = self.basis(tracked, owners);
         let judged = &tracked.judged;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Classes of what is forwarded: packets of containers, of which only the cgroup is known. Input: once a second, the
-//! cgroups that have sent within the last minute, and their paths. Output: what the queue is told of each, and the
-//! changes. Bounded: cgroups that are kept, paths that are asked for at once, and what is matched in one step.
+//! Classes of forwarded traffic: packets of containers, of which only the cgroup is known. Input: once a second, the
+//! cgroups that sent within the last minute, and their paths. Output: the queue's treatment of each, and the changes.
+//! Bounded: known cgroups, path requests at a time, and the matching cost of a step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::sockets::owners::Unidentified;
 enum Asked {
     #[default]
     Never,
-    /// Nobody knew its path then: it has gone, or something was short.
+    /// Its path was unknown: it has ended, or resources were short.
     InVain,
     Now,
 }
 
-/// Entries of the kernel's table.
+/// The size of the kernel's table.
 pub const MOST_CGROUPS: usize = 1024;
 const ASKED_AT_ONCE: usize = 24;
 
@@ -35,13 +35,13 @@ struct KnownCgroup {
     path: Option<Arc<str>>,
     asked: Asked,
     verdict: Verdict,
-    /// By which rules, and by what is active.
+    /// By this generation of rules, and this focus.
     judged: Option<(u64, Arc<Meant>)>,
     told: Option<Forwarded>,
 }
 
 impl Cgroups {
-    /// These send, and no others. Returns the paths of those that do no more, and whose paths are asked for.
+    /// Takes in the sending cgroups. Returns the paths of those that stopped, and the ones whose paths are requested.
     pub fn observe(&mut self, sending: &BTreeSet<u64>) -> (Vec<Arc<str>>, Option<Unidentified>) {
         let ended = self.0.extract_if(.., |cgroup, _| !sending.contains(cgroup));
         let ended = ended.filter_map(|(_, known)| known.path).collect();
@@ -52,7 +52,7 @@ impl Cgroups {
             self.0.entry(*cgroup).or_default();
         }
         let mut cgroups = Vec::new();
-        // Those that have been asked for in vain keep no new one waiting.
+        // Failed requests do not delay new ones.
         for asked in [Asked::Never, Asked::InVain] {
             let unknown = self.0.iter_mut().filter(|(_, known)| known.asked == asked);
             for (cgroup, known) in unknown.take(ASKED_AT_ONCE - cgroups.len()) {
@@ -79,12 +79,12 @@ impl Cgroups {
         }
     }
 
-    /// Other things are said now than rules do.
+    /// The settings by hand have changed.
     pub fn judge_again(&mut self) {
         self.0.values_mut().for_each(|known| known.judged = None);
     }
 
-    /// Judges those whose rules, or what is active, have changed, as far as one step allows; the others are next.
+    /// Classifies those whose rules or focus have changed, within the cost of a step; the rest follows.
     pub fn judge(&mut self, classes: &Classes) -> (Vec<Action>, Vec<Change>) {
         let basis = classes.basis_of_forwarded();
         let mut left = COST_OF_A_STEP;
@@ -120,12 +120,12 @@ impl Cgroups {
         (actions, changes)
     }
 
-    /// Those that have sent lately, as far as their paths are known.
+    /// The known paths of those that sent lately.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.0.values().filter_map(|known| known.path.as_deref())
     }
 
-    /// Those of which something is said: path, class as it is served, and verdict.
+    /// Those with a verdict: path, effective class, and verdict.
     pub fn verdicts(&self) -> impl Iterator<Item = (&str, Class, &Verdict)> {
         self.0.values().filter_map(|known| {
             let (path, told) = (known.path.as_deref()?, known.told?);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All that is set by hand. Input: all of it, whenever any of it changes. Output: what of it holds for a flow, a process or
-//! what is forwarded; the flows that have to be judged anew, and changes. Who may set what, and when it ends, is
-//! the daemon's business (`daemon/src/run/daemon/by_hand.rs`).
+//! All settings by hand. Input: all of them, on any change. Output: the ones that apply to a flow, a process or
+//! forwarded traffic; the flows to classify again, and changes. Permissions and lifetimes belong to the daemon
+//! (`daemon/src/run/daemon/by_hand.rs`).
 //!
-//! The closest to the flow counts: what is for this very flow, then for the process or what started it (of several the one
-//! set last), then for the innermost cgroup. What a user has set holds for that user's own alone, and lifts nothing that root
-//! has set: of the two classes the lower counts, and of the two limits root's.
+//! The most specific counts: for this very flow, then for the process or a parent of it (of several, the last one),
+//! then for the innermost cgroup. A user's setting applies to that user's own alone, and does not override root's: the
+//! lower of the two classes counts, and root's limit.
 
 use std::cmp::Reverse;
 
@@ -15,13 +15,13 @@ use crate::change::{Change, Setting, Subject, Value};
 use crate::model::{ChosenLimit, Flow, LimitNumber, Process, ROOT};
 use crate::sockets::flows::Tracked;
 
-/// All that is set, in the order in which it was.
+/// All settings, in their order.
 #[derive(Debug, Default)]
 pub struct Hand {
     all: Vec<SetByHand>,
 }
 
-/// What is no longer so, and what is set.
+/// The settings that ended, and the present ones.
 #[derive(Debug)]
 pub struct ByHandDifference {
     gone: Vec<SetByHand>,
@@ -29,7 +29,7 @@ pub struct ByHandDifference {
 }
 
 impl Hand {
-    /// This is all that is set from now on.
+    /// Replaces all settings.
     pub fn set(&mut self, all: Vec<SetByHand>) -> ByHandDifference {
         let before = std::mem::replace(&mut self.all, all);
         let missing = |of: &[SetByHand], other: &[SetByHand]| -> Vec<SetByHand> {
@@ -68,7 +68,7 @@ impl Hand {
         })
     }
 
-    /// Of what is forwarded it is not known whose it is.
+    /// The user of forwarded traffic is unknown.
     pub fn of_forwarded(&self, cgroup: &str) -> Option<ByHand> {
         self.of(Of {
             flow: None,
@@ -99,7 +99,7 @@ impl Hand {
         let roots = || sets().filter(|set| set.uid == ROOT);
         let class = sets().find_map(SetByHand::class_word).map(|own| {
             let of_root = roots().find_map(SetByHand::class_word);
-            // The classes stand in the order in which they yield.
+            // Classes are in the order in which they yield.
             of_root
                 .filter(|(class, _)| own.1.uid != ROOT && *class > own.0)
                 .unwrap_or(own)
@@ -118,7 +118,7 @@ impl ByHandDifference {
         self.gone.iter().chain(&self.new)
     }
 
-    /// Whether other things are said of this flow now.
+    /// Whether this flow is affected by the difference.
     pub fn concerns_flow(&self, tracked: &Tracked) -> bool {
         self.concerned().any(|set| holds_for_flow(set, tracked))
     }
@@ -133,7 +133,7 @@ impl ByHandDifference {
         self.concerned().any(|set| set.closeness(of).is_some())
     }
 
-    /// For this reason; and the subjects of which nothing is set any more.
+    /// With this reason; and the subjects without any setting left.
     pub fn changes(&self, reason: &str, made: bool) -> (Vec<Change>, Vec<Subject>) {
         let same = |all: &[SetByHand], set: &SetByHand| {
             let mut all = all.iter();

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the packets of each class are marked with on one link. Input: the configuration, and what the link can carry.
-//! Output: a DSCP for a class, and a user priority for a radio that would not understand it. `docs/classes.md` has the
-//! table and its reasons.
+//! The marks of each class's packets on one link. Input: the configuration, and the link's type. Output: a DSCP for
+//! each class, and a user priority for a radio that does not know it. `docs/reference/classes-and-marks.md` has the table and its reasons.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::MarksSection;
 use crate::model::{Class, Dscp, Mark};
 
-/// Of 802.1D: the access category AC_BK.
+/// In 802.1D: the access category AC_BK.
 const BACKGROUND_PRIORITY: u8 = 1;
 
-/// Of the classes that are marked.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+/// The classes with a mark.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct LinkMarks(Vec<ClassMark>);
 
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct ClassMark {
     pub class: Class,
     pub dscp: Dscp,
-    /// Of 802.1D, for Wi-Fi.
+    /// In 802.1D, for Wi-Fi.
     pub user_priority: Option<u8>,
 }
 
@@ -36,14 +36,13 @@ impl MarksSection {
 }
 
 impl LinkMarks {
-    /// `may_be_wifi`: what leaves may go on the air from here. `is_priority_free`: nothing else of ours needs
-    /// `skb->priority`.
+    /// `may_be_wifi`: the link may be a radio. `is_priority_free`: giveway does not use `skb->priority` otherwise.
     pub fn new(configured: &MarksSection, may_be_wifi: bool, is_priority_free: bool) -> Self {
         let mark = |class| {
             let Mark::Write(dscp) = configured.of(class) else {
                 return None;
             };
-            // RFC 8325, as RFC 8622 has changed it, sends LE in AC_BK. Linux looks at the first three bits, which are 0.
+            // RFC 8325 as updated by RFC 8622 maps LE to AC_BK. Linux looks at the first three bits, which are 0.
             let is_unknown = may_be_wifi && dscp == Dscp::LE;
             Some(ClassMark {
                 class,
@@ -66,7 +65,7 @@ impl LinkMarks {
         self.0.iter()
     }
 
-    /// None: its packets keep their own.
+    /// None: its packets keep their own mark.
     pub fn of(&self, class: Class) -> Option<Dscp> {
         self.0.iter().find(|mark| mark.class == class).map(|mark| mark.dscp)
     }
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn only_background_is_marked_unless_more_is_configured() {
+    fn only_background_is_marked_by_default() {
         assert_eq!(marks("", false, true), [(Class::Background, Dscp::LE, None)]);
         assert_eq!(marks("[marks]\nbackground = \"keep\"\n", false, true), []);
         let more = "[marks]\nrealtime = \"EF\"\nstream = \"AF41\"\nbackground = \"8\"\n";
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mark_is_refused_with_what_would_be() {
+    fn an_invalid_mark_is_refused_with_the_valid_ones() {
         let problem = Config::parse("[marks]\nbulk = \"AF9\"\n").unwrap_err().to_string();
         assert!(
             problem.contains("marks.bulk") && problem.contains("`keep` leaves it as it is"),

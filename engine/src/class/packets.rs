@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the queue is told of classes: rules that a packet alone can match, what they say, and rate limits. It needs no
-//! socket and no process for them, so they hold for UDP, for what is forwarded, and for a connection's first packet.
+//! What the queue classifies by itself: packet-only rules, their treatments, and rate limits. It needs no socket or
+//! process for them, so they apply to UDP, to forwarded traffic, and to a connection's first packet.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::matcher::Matcher;
 use crate::model::{Dscp, Prefix, Protocol, Treatment};
 
-/// Of rules. Those of commands come behind them ([`super::CommandLimits`]). The kernel's tables are made for these numbers.
+/// The most limits of rules. Those of commands follow ([`super::CommandLimits`]). The kernel's tables have this size.
 pub const MOST_LIMITS: usize = 1000;
 pub const MOST_COMMAND_LIMITS: usize = 960;
-/// The first so many of either kind are shared most fairly between flows.
+/// The first of either kind have per-flow fair queueing.
 pub const FAIREST_LIMITS: usize = 48;
 pub const MOST_PACKET_RULES: usize = 64;
 
-/// What is given must hold.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// All given conditions must match.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct PacketRule {
     pub protocol: Option<Protocol>,
     pub address: Option<Prefix>,
@@ -27,7 +28,7 @@ pub struct PacketRule {
 }
 
 impl PacketRule {
-    /// Of a matcher that asks for nothing but the packet.
+    /// For a matcher with packet conditions only.
     pub fn new(matcher: &Matcher, treatment: Treatment) -> Self {
         Self {
             protocol: matcher.protocol,

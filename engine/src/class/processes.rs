@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Classes of processes, so that a connection has its class from its first packet on, and background is nice on the CPU
-//! ([`crate::background::nice`]) whether it sends or not. Input: once a second, which processes there are, and what was read of them.
-//! Output: which to read, a bounded number at a time, what the queue is told of each, by which rule each hands its class on,
-//! and each verdict. One that lives for less than a second is not read. Bounded: the processes of a user, and
-//! all of them; the connections of others have their class when they are seen.
+//! Classes of processes, so that a connection has its class from its first packet on, and background processes are
+//! reniced ([`crate::background::nice`]) whether they send or not. Input: once a second, all processes, and their
+//! properties once read. Output: which processes to read, a bounded number at a time; the queue's treatment of each;
+//! the rule that its child processes inherit; and each verdict. Processes that live for less than a second are not
+//! read. Bounded per user and in all; connections of the others are classified when they are polled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,33 +16,33 @@ use crate::model::{Fingerprint, Nice, Process, ProcessId, ROOT, RuleId, Treatmen
 use crate::sockets::owners::Unidentified;
 use crate::turns::Turns;
 
-/// Entries of the kernel's table.
+/// The size of the kernel's table.
 pub const MOST_PROCESSES: usize = 4096;
-/// Of these, for everybody but root together.
+/// For all users but root, in total.
 const OF_USERS: usize = MOST_PROCESSES - 1024;
-/// And of each of them.
+/// For each of them.
 const OF_A_USER: usize = 512;
-/// Each costs some 50 us.
+/// Each takes about 50 us.
 const READ_AT_ONCE: usize = 64;
-/// Of the initial pid namespace.
+/// The init process.
 const INIT: u32 = 1;
 
 #[derive(Debug, Default)]
 pub struct Processes {
     processes: BTreeMap<ProcessId, KnownProcess>,
-    /// Told of, and not listed yet.
+    /// A class was chosen for it, and it has not been listed yet.
     chosen: BTreeSet<ProcessId>,
-    /// Of users whose processes have to be read.
+    /// Round robin over users whose processes have to be read.
     turns: Turns,
-    /// Of those whose processes have to be judged.
+    /// And over those whose processes have to be classified.
     judges: Turns,
-    /// Of those that were listed last.
+    /// As of the latest list.
     left_out: usize,
-    /// Steps in which processes were judged.
+    /// Steps in which processes were classified.
     steps: u64,
 }
 
-/// What is said of a process itself, and what giveway has made of it.
+/// A process with its verdict and giveway's changes of it.
 #[derive(Debug)]
 pub struct JudgedProcess {
     pub id: ProcessId,
@@ -54,24 +54,24 @@ pub struct JudgedProcess {
 #[derive(Debug)]
 struct KnownProcess {
     fingerprint: Fingerprint,
-    /// With this fingerprint.
+    /// Requested with this fingerprint.
     is_asked: bool,
     is_read: bool,
     process: Option<Arc<Process>>,
-    /// By which rules, and by what is active.
+    /// By this generation of rules, and this focus.
     judged: Option<(u64, Arc<Meant>)>,
-    /// In which step.
+    /// The step of it.
     judged_at: u64,
     told: Option<Treatment>,
-    /// giveway's doing.
+    /// Set by giveway.
     nice: Option<Nice>,
-    /// By which rule it hands its class on, as it was judged, and as the kernel knows.
+    /// The rule that its children inherit, by the verdict, and as installed in the kernel.
     hands_on: Option<RuleId>,
     names: Option<RuleId>,
 }
 
 impl Processes {
-    /// These are there now, and no others.
+    /// Takes in all present processes.
     pub fn observe(&mut self, listed: Vec<Fingerprint>) -> (Vec<Action>, Option<Unidentified>) {
         let mut actions = self.forget_ended(&listed);
         let mut of_users = BTreeMap::<u32, usize>::new();
@@ -87,11 +87,11 @@ impl Processes {
         let mut unread = Vec::new();
         for mut fingerprint in listed {
             let (id, uid) = (fingerprint.id, fingerprint.uid);
-            // Our own doing is no reason to read it again.
+            // Giveway's own changes are no reason to read it again.
             let (is_nice, names) = (fingerprint.nice.take(), fingerprint.names.take());
             if let Some(known) = self.processes.get_mut(&id) {
                 if known.nice.is_some() != is_nice.is_some() {
-                    // What the kernel has handed on may have to be restored.
+                    // A niceness inherited from a parent may have to be restored.
                     known.judged = None;
                 }
                 (known.nice, known.names) = (is_nice, names);
@@ -109,7 +109,7 @@ impl Processes {
                 *own += 1;
                 of_all += usize::from(!is_roots);
                 let mut known = KnownProcess::new(fingerprint, names);
-                // Whatever it was, it has to be told anew or taken back.
+                // Its treatment has to be installed again or removed.
                 known.told = self.chosen.remove(&id).then(Treatment::default);
                 self.processes.insert(id, known);
             } else {
@@ -124,7 +124,7 @@ impl Processes {
         (actions, unidentified)
     }
 
-    /// All but these have ended: the queue forgets them.
+    /// Removes all that have ended from the queue's table.
     fn forget_ended(&mut self, listed: &[Fingerprint]) -> Vec<Action> {
         let present: BTreeSet<ProcessId> = listed.iter().map(|listed| listed.id).collect();
         let mut actions = Vec::new();
@@ -140,7 +140,7 @@ impl Processes {
         actions
     }
 
-    /// As many as may be read at once.
+    /// The next to read, up to the limit.
     fn ask(&mut self, unread: Vec<(u32, ProcessId)>) -> Vec<ProcessId> {
         let mut unread = self.turns.order(unread);
         unread.truncate(READ_AT_ONCE);
@@ -153,7 +153,7 @@ impl Processes {
         unread.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// This was chosen for it just now, and it has not been listed with that.
+    /// A class was just chosen for it, which the list does not show yet.
     pub fn chosen(&mut self, process: ProcessId, treatment: Treatment) -> Action {
         match self.processes.get_mut(&process) {
             Some(known) => known.told = Some(treatment),
@@ -162,17 +162,17 @@ impl Processes {
         treat(process, Some(treatment))
     }
 
-    /// More is known of what rules ask about than when they were read.
+    /// More rule conditions can be evaluated than when they were read.
     pub fn read_again(&mut self) {
         self.processes.values_mut().for_each(|known| known.is_asked = false);
     }
 
-    /// What follows from it has been revoked.
+    /// The consequences were revoked.
     pub fn judge_again(&mut self) {
         self.processes.values_mut().for_each(|known| known.judged = None);
     }
 
-    /// Of those for which it is so, other things are said now.
+    /// Classifies those again that match.
     pub fn judge_again_where(&mut self, is_it: impl Fn(&Process) -> bool) {
         let known = self.processes.values_mut();
         known
@@ -180,7 +180,7 @@ impl Processes {
             .for_each(|known| known.judged = None);
     }
 
-    /// Of these, those that are known and have become nice since they were listed last.
+    /// The known ones among these that were reniced since the latest list.
     pub fn newly_nice(&self, listed: &[Fingerprint]) -> Vec<(ProcessId, Nice)> {
         let is_news = |listed: &Fingerprint| {
             let known = self.processes.get(&listed.id)?;
@@ -189,17 +189,17 @@ impl Processes {
         listed.iter().filter_map(is_news).collect()
     }
 
-    /// How many there was no room for.
+    /// Processes beyond the bound.
     pub fn left_out(&self) -> usize {
         self.left_out
     }
 
-    /// How many giveway has reniced, or what started them.
+    /// Processes that giveway reniced, inherited niceness included.
     pub fn nice(&self) -> usize {
         self.processes.values().filter(|known| known.nice.is_some()).count()
     }
 
-    /// Whether anything is news.
+    /// Whether anything has changed.
     pub fn identified(&mut self, processes: &[(ProcessId, Option<Arc<Process>>)]) -> bool {
         let mut news = false;
         for (id, process) in processes {
@@ -215,8 +215,9 @@ impl Processes {
         news
     }
 
-    /// Judges those whose rules, or what is active, have changed, as far as one step allows: users in turns, of a user's
-    /// own the one first that was not judged for longest. The others are next. Returns also what is said of each itself.
+    /// Classifies those whose rules or focus have changed, within the cost of a step: round robin over users, and for
+    /// each user the one that was classified longest ago first. The rest follows. Returns the verdicts on the
+    /// processes, too.
     pub fn judge(&mut self, classes: &Classes) -> (Vec<Action>, Vec<JudgedProcess>) {
         let mut pending: Vec<(u32, u64, ProcessId)> = self
             .processes
@@ -251,7 +252,7 @@ impl Processes {
             let treatment = classes.treatment_of_process(&process, verdict);
             known.judged = Some((generation, Arc::clone(meant)));
             known.judged_at = self.steps;
-            // Whatever init starts is nobody's work.
+            // Children of init inherit nothing.
             known.hands_on = hands_on.filter(|_| id.pid != INIT);
             actions.extend(known.name());
             self.judges.had(uid);
@@ -286,7 +287,7 @@ impl KnownProcess {
         }
     }
 
-    /// Where the kernel knows of another rule than it was judged by, as it is now.
+    /// The action if the kernel has another rule than the verdict.
     fn name(&self) -> Option<Action> {
         let is_news = self.is_read && self.judged.is_some() && self.names != self.hands_on;
         is_news.then_some(Action::HandOn {
@@ -296,7 +297,7 @@ impl KnownProcess {
         })
     }
 
-    /// It has been read, and not judged by this.
+    /// It has been read, and not yet classified by the present basis.
     fn is_pending(&self, classes: &Classes) -> bool {
         self.process.as_ref().is_some_and(|process| {
             let (generation, meant) = classes.basis_of_process(process);
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_read_once_it_has_been_there_for_a_second_and_again_when_it_has_changed() {
+    fn processes_are_read_after_a_second_and_again_on_changes() {
         let mut processes = Processes::default();
         let changed = |image| Fingerprint { image, ..listed(5, 0) };
         let mut observe = |listed: Vec<Fingerprint>| asked(processes.observe(listed));

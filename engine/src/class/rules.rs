@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The rules of all files, in their order. Input: texts. Output: rules, and what is wrong with which file. A file with
-//! anything wrong in it is refused as a whole.
+//! any error is refused as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,21 +14,21 @@ use crate::matcher::{Glob, Matcher};
 use crate::model::{Class, Limit, LimitNumber, Process, Protocol, Rates, RuleId, Treatment};
 use crate::rate::bytes_per_s;
 
-/// Bytes that are looked at for a rule besides those of its patterns.
+/// The cost of a rule in bytes, besides its patterns.
 const LEAST_COST: usize = 32;
 
-/// A rule for a user who is unknown here: where it is, and the user's name.
+/// A rule for an unknown user: its place, and the user's name.
 type ForNobody = (String, String);
 
-/// Where rules come from.
+/// The sources of rules.
 #[derive(Clone, Debug, Default)]
 pub struct Folders {
     /// giveway.toml, whose rules come first.
     pub main: Option<Source>,
-    /// The earlier folder's files come first, and stand in for those of the same name in later ones.
+    /// Files of an earlier folder come first, and replace those of the same name in later ones.
     pub folders: Vec<Vec<Source>>,
-    /// Files of systemd's units: for each unit its own file, then those that change it. Their rules come after those of
-    /// the first folder.
+    /// Files of systemd units: for each unit its own file, then its drop-ins. Their rules follow those of the first
+    /// folder.
     pub units: Vec<UnitFile>,
 }
 
@@ -36,35 +36,35 @@ pub struct Folders {
 pub(crate) struct Rule {
     pub matcher: Matcher,
     pub class: Class,
-    /// How much all its flows may have together; this number is theirs, then.
+    /// The limits of all its flows in total, which have this number.
     pub rates: Rates,
     pub number: LimitNumber,
     pub id: RuleId,
-    /// It is for what the process starts, too.
+    /// It applies to child processes, too.
     pub children: bool,
     pub place: String,
     pub reason: String,
 }
 
-/// Where each packet goes decides.
+/// Decided per packet, by its destination.
 #[derive(Debug)]
 pub(super) struct Undecided {
     pub verdict: Verdict,
-    /// A rule that packets alone may match limits them.
+    /// A packet-only rule limits them.
     pub is_limited: bool,
 }
 
-/// Rules; the first that matches counts.
+/// Rules; the first match counts.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     pub(crate) rules: Vec<Rule>,
-    /// Those that are known to match nothing on this machine: where each is, and why.
+    /// Rules that never match on this machine: the place of each, and the reason.
     idle_here: Vec<(String, String)>,
     for_nobody: Vec<ForNobody>,
 }
 
 impl Rules {
-    /// The rules of all files that are right, and what is wrong with the others. `uid`: of a user's name.
+    /// The rules of all valid files, and the problems of the others. `uid`: looks up a user name.
     pub fn of(folders: Folders, uid: &dyn Fn(&str) -> Option<u32>) -> (Self, Vec<Located>) {
         let (mut all, mut problems) = (Self::default(), Vec::new());
         for written in folders.written() {
@@ -79,7 +79,7 @@ impl Rules {
         (all, problems)
     }
 
-    /// Those of a file; and those that are for a user whom this machine does not have.
+    /// The rules of a file; and those for users unknown to this machine.
     fn with(
         &self,
         path: &str,
@@ -117,9 +117,9 @@ impl Rules {
         Ok((made, of_nobody))
     }
 
-    /// The rules for a user whom this machine does not have: where each is, and why it holds for nothing.
+    /// The rules for users unknown to this machine: the place of each, and the reason.
     pub fn for_nobody(&self) -> impl Iterator<Item = (&str, String)> {
-        let reason = |user: &str| format!("holds for nothing here: there is no user `{user}`");
+        let reason = |user: &str| format!("never matches here: there is no user `{user}`");
         self.for_nobody.iter().map(move |(rule, user)| (&**rule, reason(user)))
     }
 
@@ -127,12 +127,12 @@ impl Rules {
         self.rules.len()
     }
 
-    /// Of the limit with this number.
+    /// The rates of the limit with this number.
     pub fn rates_of(&self, limit: LimitNumber) -> Rates {
         self.with_limit(limit).map(|rule| rule.rates).unwrap_or_default()
     }
 
-    /// File and line of the rule whose limit it is.
+    /// File and line of the limit's rule.
     pub fn place_of_limit(&self, limit: LimitNumber) -> Option<&str> {
         self.with_limit(limit).map(|rule| rule.place.as_str())
     }
@@ -146,19 +146,19 @@ impl Rules {
         self.rules.is_empty()
     }
 
-    /// The paths of executables that have to be looked up.
+    /// The paths of executables to look up.
     pub fn executables(&self) -> BTreeSet<&str> {
         self.by_executable().map(|(_, exe)| exe).collect()
     }
 
-    /// The rules that name an executable: where each is, and which.
+    /// The rules with an executable: the place of each, and the path.
     pub fn by_executable(&self) -> impl Iterator<Item = (&str, &str)> {
         self.rules
             .iter()
             .filter_map(|rule| Some((&*rule.place, rule.matcher.exe.as_deref()?)))
     }
 
-    /// Those of them that nothing but the executable ties to a program.
+    /// Those of them that match a program by the executable alone.
     pub fn by_executable_alone(&self) -> impl Iterator<Item = (&str, &str)> {
         let is_alone = |rule: &&Rule| {
             let Matcher {
@@ -172,30 +172,30 @@ impl Rules {
             .filter_map(|rule| Some((&*rule.place, rule.matcher.exe.as_deref()?)))
     }
 
-    /// The rules whose pattern no cgroup or unit can have: where each is, and why.
+    /// The rules whose pattern no cgroup or unit can have: the place of each, and the reason.
     pub fn without_a_match(&self) -> impl Iterator<Item = (&str, String)> {
         self.rules.iter().filter_map(|rule| {
             let [cgroup, unit] = [&rule.matcher.cgroup, &rule.matcher.unit];
             let is_no_path = |cgroup: &&Glob| !cgroup.to_string().starts_with(['/', '*', '?']);
             let is_no_unit = |unit: &&Glob| !unit.to_string().contains('.') && !unit.to_string().ends_with(['*', '?']);
             let reason = if let Some(cgroup) = cgroup.as_ref().filter(is_no_path) {
-                format!("the path of a cgroup begins with /: \"/{cgroup}\" or \"*{cgroup}\"")
+                format!("a cgroup path begins with /: \"/{cgroup}\" or \"*{cgroup}\"")
             } else {
                 let unit = unit.as_ref().filter(is_no_unit)?;
-                format!("the name of a unit has a suffix: \"{unit}.service\" or \"{unit}.*\"")
+                format!("a unit name has a suffix: \"{unit}.service\" or \"{unit}.*\"")
             };
             Some((&*rule.place, reason))
         })
     }
 
-    /// The rules that name an interface: where each is, and which.
+    /// The rules with an interface: the place of each, and the name.
     pub fn by_interface(&self) -> impl Iterator<Item = (&str, &str)> {
         self.rules
             .iter()
             .filter_map(|rule| Some((&*rule.place, rule.matcher.interface.as_deref()?)))
     }
 
-    /// The rules that never count, with the earlier one that holds for all that they hold for: where each is.
+    /// The unreachable rules, with the earlier rule that shadows each: their places.
     pub fn never_reached(&self) -> impl Iterator<Item = (&str, &str)> {
         self.rules.iter().enumerate().filter_map(|(n, rule)| {
             let mut earlier = self.rules[..n].iter();
@@ -204,8 +204,7 @@ impl Rules {
         })
     }
 
-    /// The rules whose command line is a bare name, which is that of a program without arguments alone: where each is, and the
-    /// name.
+    /// The rules whose cmdline is a bare name, which matches only without arguments: the place of each, and the name.
     pub fn by_bare_name(&self) -> impl Iterator<Item = (&str, String)> {
         self.rules.iter().filter_map(|rule| {
             let cmdline = rule.matcher.cmdline.as_ref().filter(|cmdline| cmdline.is_bare_name())?;
@@ -213,8 +212,8 @@ impl Rules {
         })
     }
 
-    /// The rules whose command line begins with the path of a script, which no command line does: where each is, and why.
-    /// `is_script`: whether the file of this path is one.
+    /// The rules whose cmdline begins with the path of a script, which no command line does: the place of each, and the
+    /// reason. `is_script`: whether the file of this path is one.
     pub fn by_script(&self, is_script: &dyn Fn(&str) -> bool) -> Vec<(&str, String)> {
         let reason = |rule: &Rule| {
             let cmdline = rule.matcher.cmdline.as_ref()?;
@@ -225,7 +224,7 @@ impl Rules {
                 None => format!("*/{name}*"),
             };
             if !program.starts_with('/') {
-                let is = "matches only a program that was started by this relative path, and no script";
+                let is = "matches only a program started by this relative path, never a script";
                 return Some(format!("cmdline \"{cmdline}\" {is}; write \"{instead}\""));
             }
             is_script(program).then(|| {
@@ -239,13 +238,13 @@ impl Rules {
         rules.filter_map(|rule| Some((&*rule.place, reason(rule)?))).collect()
     }
 
-    /// Has what [`Self::by_script`] and [`Self::for_nobody`] find among its remarks.
+    /// Adds the findings of [`Self::by_script`] and [`Self::for_nobody`] to the remarks.
     pub fn note_idle(&mut self, is_script: &dyn Fn(&str) -> bool) {
         let found = self.by_script(is_script).into_iter().chain(self.for_nobody());
         self.idle_here = found.map(|(rule, reason)| (rule.to_owned(), reason)).collect();
     }
 
-    /// The rules by a unit of one name: where each is, and which.
+    /// The rules with an exact unit name: the place of each, and the name.
     pub fn by_unit(&self) -> impl Iterator<Item = (&str, String)> {
         self.rules.iter().filter_map(|rule| {
             let unit = rule.matcher.unit.as_ref().filter(|unit| unit.is_exact())?;
@@ -253,8 +252,8 @@ impl Rules {
         })
     }
 
-    /// The rules whose limit UDP sockets that are not connected do not keep, with the one because of which: that rule, or an
-    /// earlier one, asks where a packet goes, and then only rules for packets hold for what such a socket sends.
+    /// The rules whose limit does not apply to unconnected UDP sockets, with the rule that is the cause: that rule or
+    /// an earlier one matches a destination, and then only packet-only rules apply to what such a socket sends.
     pub fn lifted_limits(&self) -> impl Iterator<Item = (&str, &str)> {
         let is_tcp = |rule: &Rule| rule.matcher.protocol == Some(Protocol::Tcp);
         self.rules.iter().enumerate().filter_map(move |(n, rule)| {
@@ -271,31 +270,30 @@ impl Rules {
         })
     }
 
-    /// What of them does nothing, or less than it says, on any machine or as far as was noted: where each is, and why.
+    /// The rules with no effect, or less than they say, on any machine or as noted: the place of each, and the reason.
     pub fn remarks(&self) -> Vec<(&str, String)> {
         let unreached = self.never_reached().map(|(rule, earlier)| {
-            let reason =
-                format!("never counts: the rule at {earlier}, which comes first, holds for all that it holds for");
+            let reason = format!("unreachable: shadowed by the rule at {earlier}");
             (rule, reason)
         });
         let without = self
             .without_a_match()
-            .map(|(rule, reason)| (rule, format!("holds for nothing: {reason}")));
+            .map(|(rule, reason)| (rule, format!("never matches: {reason}")));
         let bare = self.by_bare_name().map(|(rule, name)| {
             let reason = format!(
-                "holds only for a program that was started as `{name}` alone, without arguments: `cmdline` is matched with \
-                 the whole command line (\"{name} *\" or \"*{name}*\")"
+                "matches only `{name}` without arguments: `cmdline` is compared with the whole command line (write \
+                 \"{name} *\" or \"*{name}*\")"
             );
             (rule, reason)
         });
         let lifted = self.lifted_limits().map(|(rule, because)| {
             let by = match rule == because {
-                true => "it asks where a packet goes, and".to_owned(),
-                false => format!("the rule at {because}, which comes first, asks where a packet goes, and"),
+                true => "it matches a destination".to_owned(),
+                false => format!("the rule at {because} before it matches a destination"),
             };
             let reason = format!(
-                "UDP sockets that are not connected do not keep its rate limit: {by} their packets are judged one by one, by \
-                 rules for packets alone (`protocol = \"tcp\"` there, or the limit's rule first and without a destination)"
+                "its rate limit does not apply to unconnected UDP sockets: {by}, so packet-only rules decide for each packet \
+                 (set `protocol = \"tcp\"` there, or put the limit's rule first, without a destination)"
             );
             (rule, reason)
         });
@@ -308,7 +306,7 @@ impl Rules {
             .collect()
     }
 
-    /// Of the rules by which a process is background, whatever it sends: where each is, and its words.
+    /// The rules that make a process background, whatever it sends: the place of each, and its conditions.
     pub fn background_processes(&self) -> impl Iterator<Item = (&str, &str)> {
         let is_background =
             |rule: &&Rule| rule.class == Class::Background && rule.matcher.whatever_it_sends().is_none();
@@ -318,12 +316,12 @@ impl Rules {
             .map(|rule| (&*rule.place, &*rule.reason))
     }
 
-    /// Whether what a process starts inherits by any rule.
+    /// Whether any rule is inherited by child processes.
     pub fn are_inherited(&self) -> bool {
         self.rules.iter().any(Rule::is_inherited)
     }
 
-    /// By which the executable alone says that a process hands its class on: so that the kernel can tell at once.
+    /// The rules that are inherited by the executable alone, which the kernel can decide at once.
     pub fn inherited_by_executable(&self) -> BTreeMap<&str, RuleId> {
         let mut first = BTreeMap::new();
         for rule in &self.rules {
@@ -335,7 +333,7 @@ impl Rules {
         inherited.map(|(exe, rule)| (exe, rule.id)).collect()
     }
 
-    /// What a process has by the rule of one that started it. What raises ends at a change of user.
+    /// A process's verdict by its parent's rule. A promotion ends at a change of user.
     pub(super) fn inherited(&self, process: &Process) -> Option<Verdict> {
         let inherited = process.inherited.as_ref()?;
         let mut rules = self.rules.iter().filter(|rule| rule.is_inherited());
@@ -354,7 +352,7 @@ impl Rules {
         })
     }
 
-    /// Whether any rule asks for the arguments of processes.
+    /// Whether any rule needs the arguments of processes.
     pub fn need_arguments(&self) -> bool {
         self.rules.iter().any(|rule| rule.matcher.cmdline.is_some())
     }
@@ -363,8 +361,7 @@ impl Rules {
         self.rules.iter().any(|rule| rule.matcher.interface.is_some())
     }
 
-    /// Bytes that are looked at, at most, to judge a flow of this process, or of this cgroup where the process is not
-    /// known.
+    /// The bytes to look at, at most, to classify a flow of this process, or of this cgroup if the process is unknown.
     pub fn cost(&self, process: Option<&Process>, cgroup: Option<&str>) -> usize {
         let of_process = |process: &Process| process.cmdline.len() + process.cgroup.len();
         let text = process.map_or(cgroup.map_or(0, str::len), of_process);
@@ -372,8 +369,8 @@ impl Rules {
         self.rules.iter().map(of_rule).sum()
     }
 
-    /// The verdict of the first that matches. Err: where the packet goes decides whether it does, so that each packet is
-    /// judged by itself, by those rules that ask for nothing but the packet.
+    /// The verdict of the first match. Err: it depends on the destination, so each packet is classified by packet-only
+    /// rules.
     pub(super) fn judge(&self, seen: &FlowFacts<'_>) -> Result<Option<Verdict>, Undecided> {
         let cgroup = if seen.process.is_none() { seen.cgroup } else { "" };
         let unnamed = Process {
@@ -383,7 +380,7 @@ impl Rules {
         let matches = |matcher: &Matcher| {
             match seen.process {
                 Some(process) => matcher.holds_for_flow(Some(process), Some(&seen.ends), Some(&seen.marks)),
-                // Only the cgroup is known, by the socket.
+                // Only the socket's cgroup is known.
                 None => {
                     !matcher.asks_who() && matcher.holds_for_flow(Some(&unnamed), Some(&seen.ends), Some(&seen.marks))
                 }
@@ -396,7 +393,7 @@ impl Rules {
             {
                 let verdict = Verdict {
                     rule: rule.place.clone(),
-                    reason: format!("where each packet goes decides ({})", rule.reason),
+                    reason: format!("decided per packet, by its destination ({})", rule.reason),
                     ..Verdict::default()
                 };
                 let may_match =
@@ -417,19 +414,19 @@ impl Rules {
 }
 
 impl Rules {
-    /// Of a process that has sent nothing yet. Err: what it will send decides.
+    /// For a process that has sent nothing yet. Err: its packets will decide.
     pub(super) fn judge_process(&self, process: &Process) -> Result<Option<Verdict>, ()> {
         Ok(first(self.rules.iter(), process)?.map(Rule::verdict))
     }
 
-    /// Of the process itself, of which a rule for packets, whosoever they are, says nothing. Err: what it sends decides.
+    /// For the process itself, whatever packet rules say. Err: its packets decide.
     pub(super) fn judge_itself(&self, process: &Process) -> Result<Option<&Rule>, ()> {
         let asks_more = |matcher: &Matcher| !matcher.asks_only_packet() || matcher.whatever_it_sends().is_none();
         let rules = self.rules.iter().filter(|rule| asks_more(&rule.matcher));
         first(rules, process)
     }
 
-    /// Of what is forwarded for a cgroup, and how many rules for packets come before that. None: what is sent decides.
+    /// For forwarded traffic of a cgroup, with the number of packet rules before it. None: the packets decide.
     pub(super) fn judge_forwarded(&self, cgroup: &str) -> Option<(Option<Verdict>, usize)> {
         let unnamed = Process {
             cgroup: cgroup.to_owned(),
@@ -448,7 +445,7 @@ impl Rules {
     }
 }
 
-/// Of a process that has sent nothing yet. Err: what it will send decides.
+/// For a process that has sent nothing yet. Err: its packets will decide.
 fn first<'a>(rules: impl Iterator<Item = &'a Rule>, process: &Process) -> Result<Option<&'a Rule>, ()> {
     for rule in rules {
         let relaxed = rule.matcher.whatever_it_sends();
@@ -470,7 +467,7 @@ impl Rule {
         (!self.rates.is_none()).then_some(limit)
     }
 
-    /// `number`: of its rate limit, where it has one.
+    /// `number`: of its rate limit, if it has one.
     fn new(place: String, rule: &ClassRule, number: LimitNumber, uid: Option<u32>) -> Result<Self, String> {
         let matcher = Matcher::new(&rule.conditions, uid);
         let rates = rates_of(rule);
@@ -492,15 +489,15 @@ impl Rule {
         };
         if !made.children && !made.names_process() {
             return Err(
-                "`rule.children`: only a rule that asks for nothing but the process is for what that starts; leave it \
-                        out"
+                "`rule.children`: only a rule with process conditions alone applies to child processes; leave it \
+                 out"
                 .to_owned(),
             );
         }
         Ok(made)
     }
 
-    /// It asks for nothing but the process.
+    /// It has process conditions only.
     fn names_process(&self) -> bool {
         !self.matcher.asks_only_packet() && self.matcher.whatever_it_sends().is_none()
     }
@@ -514,7 +511,7 @@ impl Rule {
     }
 }
 
-/// Its own key for a direction counts before the one for both.
+/// A directional key precedes the one for both.
 fn rates_of(rule: &ClassRule) -> Rates {
     let rate = |own: Option<f64>| own.or(rule.rate_limit_mbit).and_then(|mbit| bytes_per_s(mbit).ok());
     Rates {
@@ -552,7 +549,7 @@ impl Rule {
 }
 
 impl Folders {
-    /// The rules of each file as they are written, in the order in which they count.
+    /// The rules of each file as written, in their precedence.
     fn written(self) -> Vec<Result<RuleLines, Located>> {
         let main = self.main.iter().map(|source| {
             let (config, lines) = read(&source.path, source.text()?)?;
@@ -586,7 +583,7 @@ impl Rules {
         limits.find(|limit| limit.number == number)
     }
 
-    /// The first ones of those that ask for nothing but the packet.
+    /// The leading packet-only rules.
     pub fn packet_rules(&self) -> Vec<PacketRule> {
         let all = self.rules.iter().filter(|rule| rule.matcher.asks_only_packet());
         all.map(|rule| PacketRule::new(&rule.matcher, rule.treatment()))

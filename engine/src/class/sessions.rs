@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What systemd-logind says of seats and sessions in `/run/systemd`. Input: the texts of its files, which are hostile until
-//! they are parsed. Output: the session that is active, by its cgroups, or what is wrong.
+//! The seats and sessions of systemd-logind in `/run/systemd`. Input: its files as hostile texts. Output: the active
+//! session, by its cgroups, or what is wrong.
 
 use super::Activity;
 
-/// Longer than any name that logind chooses.
+/// Longer than any name of logind's.
 const LONGEST: usize = 128;
 
-/// Of a user; of greeters, which only let one in, there are none.
+/// A user's session; greeters have none.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LoginSession {
     uid: u32,
     scope: Option<String>,
 }
 
-/// Whether this can be a seat's file: beside those are some that are being written.
+/// Whether this can be a seat's file: temporary files are beside them.
 pub fn is_seat(name: &str) -> bool {
     name.starts_with("seat") && is_name(name)
 }
 
-/// Of a seat, by its file.
+/// The active session of a seat, from its file.
 ///
 /// # Errors
 /// What is wrong, here and below.
@@ -32,7 +32,7 @@ pub fn active_session(seat: &str) -> Result<Option<&str>, String> {
 }
 
 impl LoginSession {
-    /// By its file; None where it is not active or nobody's who works in it.
+    /// From its file; None unless it is active and a user works in it.
     pub fn read(text: &str) -> Result<Option<Self>, String> {
         let is_users = value(text, "CLASS").is_some_and(|class| class.starts_with("user"));
         if value(text, "ACTIVE") != Some("1") || !is_users {
@@ -49,7 +49,7 @@ impl LoginSession {
         }))
     }
 
-    /// Its own cgroup, and that of the user's programs.
+    /// Its own cgroup, and the one of the user's programs.
     pub fn activities(&self, seat: &str) -> Vec<Activity> {
         let uid = self.uid;
         let app = format!("user@{uid}.service/app.slice");
@@ -62,14 +62,14 @@ impl LoginSession {
     }
 }
 
-/// The first one of this key.
+/// The first value of this key.
 fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let mut pairs = text.lines().filter_map(|line| line.split_once('='));
     let (_, value) = pairs.find(|(name, _)| *name == key)?;
     Some(value).filter(|value| !value.is_empty())
 }
 
-/// It leads nowhere as part of a path.
+/// It is safe as a path component.
 fn is_name(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     !text.is_empty() && text.len() <= LONGEST && text.chars().all(is_plain)
@@ -84,7 +84,7 @@ mod tests {
     const SESSION: &str = "# This is private data.\nUID=1000\nUSER=ann\nACTIVE=1\nCLASS=user\nSCOPE=session-2.scope\n";
 
     #[test]
-    fn a_session_is_its_scope_and_the_programs_of_its_user() {
+    fn a_session_consists_of_its_scope_and_its_users_programs() {
         let session = LoginSession::read(SESSION).unwrap().unwrap();
         let cgroups: Vec<_> = session.activities("seat0").into_iter().map(|a| a.cgroup).collect();
         assert_eq!(
@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn greeters_and_sessions_in_the_background_do_not_count() {
+    fn greeters_and_inactive_sessions_are_ignored() {
         for (from, to) in [("user\n", "greeter\n"), ("ACTIVE=1", "ACTIVE=0"), ("CLASS=user\n", "")] {
             assert_eq!(LoginSession::read(&SESSION.replace(from, to)), Ok(None), "{to}");
         }
     }
 
     #[test]
-    fn a_name_that_leads_elsewhere_is_refused() {
+    fn a_name_with_path_components_is_refused() {
         for scope in [
             "../../system.slice/a.scope",
             ".scope",
@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_in_a_file_the_cgroups_are_below_the_users(
+        fn for_any_file_the_cgroups_stay_below_the_users(
             text in "((UID|ACTIVE|CLASS|SCOPE|X)=(1|user|[0-9]{1,12}|[./a-z\u{1b}]{0,9}\\.scope|.{0,9})\n){0,9}|.{0,99}",
         ) {
             let _ = active_session(&text);

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A file of rules, and what it says.
+//! A file of rules, and its content.
 
 use crate::config::{ClassRule, Located};
 
-/// A file, as it was read.
+/// A file as read.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Source {
-    /// By which a problem is told.
+    /// Its path, as reported with a problem.
     pub path: String,
-    /// Its name in its folder, by which files are in order.
+    /// Its file name, which decides the order.
     pub name: String,
-    /// Or why it could not be read.
+    /// Its text, or why it could not be read.
     pub text: Result<String, String>,
 }
 
-/// Of a file: its path, and its rules with the line of each.
+/// A file's path, and its rules with their lines.
 pub(super) type RuleLines = (String, Vec<(usize, ClassRule)>);
 
 impl Source {

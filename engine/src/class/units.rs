@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a systemd unit says of itself: `X-GivewayClass=bulk`, `X-GivewayDownloadLimit=2.5mbit` in its file, or in one that changes it
-//! (a drop-in). systemd leaves keys that begin with `X-` to others. Input: texts. Output: a rule for each unit, or what is wrong.
+//! Settings in systemd units: `X-GivewayClass=bulk`, `X-GivewayDownloadLimit=2.5mbit` in the unit's file or a drop-in.
+//! systemd reserves keys that begin with `X-` for others. Input: texts. Output: a rule for each unit, or what is wrong.
 
 use crate::model::Class;
 use std::collections::BTreeMap;
@@ -9,21 +9,21 @@ use super::source::{RuleLines, Source};
 use crate::config::{ClassRule, Conditions, Located};
 use crate::rate;
 
-/// What all keys begin with.
+/// The prefix of all keys.
 pub const KEY: &str = "X-Giveway";
 const CLASS: &str = "X-GivewayClass";
 const UPLOAD: &str = "X-GivewayUploadLimit";
 const DOWNLOAD: &str = "X-GivewayDownloadLimit";
 
-/// A file of a unit's.
+/// A file of a unit.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UnitFile {
-    /// As `backup.service`, or `backup@.service` for all of a template.
+    /// Such as `backup.service`, or `backup@.service` for all instances of a template.
     pub unit: String,
     pub source: Source,
 }
 
-/// What is said of a unit, and where its last word stands.
+/// A unit's settings, and the place of the last one.
 #[derive(Default)]
 struct UnitRule {
     file: String,
@@ -34,8 +34,7 @@ struct UnitRule {
     download_mbit: Option<f64>,
 }
 
-/// The last word on each unit, key by key; an empty one revokes what was said before. Templates come last: what is said of one
-/// unit counts more.
+/// The last setting of each key of each unit; an empty one removes it. Templates come last: instances override them.
 pub(super) fn rules(files: Vec<UnitFile>) -> Vec<Result<RuleLines, Located>> {
     let (mut said, mut all) = (BTreeMap::new(), Vec::new());
     for UnitFile { unit, source } in files {
@@ -48,7 +47,7 @@ pub(super) fn rules(files: Vec<UnitFile>) -> Vec<Result<RuleLines, Located>> {
         match said.class {
             Some(class) => all.push(Ok((said.file.clone(), vec![(said.line, rule(&unit, class, &said))]))),
             None if said.upload_mbit.is_none() && said.download_mbit.is_none() => {}
-            // Its class would be what no other rule and no evidence says any more.
+            // Its class would be undefined: neither another rule nor implicit classification applies any more.
             None => all.push(Err(Located {
                 problem: format!("a limit needs a class beside it, as `{CLASS}=standard`"),
                 file: said.file,
@@ -59,7 +58,7 @@ pub(super) fn rules(files: Vec<UnitFile>) -> Vec<Result<RuleLines, Located>> {
     all
 }
 
-/// A file in which something is wrong says nothing.
+/// A file with any error counts for nothing.
 fn hear(said: &mut UnitRule, source: &Source) -> Result<(), Located> {
     let mut heard = Vec::new();
     for (line, text) in (1..).zip(source.text()?.lines()) {
@@ -87,7 +86,7 @@ fn hear(said: &mut UnitRule, source: &Source) -> Result<(), Located> {
     Ok(())
 }
 
-/// What one line says; None takes it back.
+/// The setting of one line; None removes it.
 enum UnitSetting {
     Class(Option<Class>),
     Upload(Option<f64>),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The conditions of a rule, the same in every table that has rules. A new condition is declared here, accepted by a table in
-//! `sections.rs` (by [`super::matching`]) and judged in [`crate::matcher`].
+//! The conditions of a rule, the same in every table of rules. A new condition is declared here, accepted by a table in
+//! `sections.rs` (by [`super::matching`]) and evaluated in [`crate::matcher`].
 
 use crate::model::{Dscp, Prefix, Protocol};
 
@@ -13,8 +13,8 @@ section! {
     Conditions {
         /// The executable: an absolute path, resolved by the daemon.
         exe: Option<String> = None, example "/usr/bin/camera";
-        /// Its whole command line, with blanks between the arguments; * is any text, ? any character. Of a longer one the first
-        /// 4,096 bytes are matched. A pattern has at most 256 bytes, and at most 64 between two *.
+        /// Its whole command line, with blanks between the arguments; * is any text, ? any character. Of a longer one
+        /// the first 4,096 bytes are matched. A pattern has at most 256 bytes, and at most 64 between two *.
         cmdline: Option<String> = None, example "*--live*";
         /// A user's name or number, which must be the real and the effective one.
         user: Option<String> = None, example "robot";
@@ -32,12 +32,12 @@ section! {
         local_port: Option<u16> = None, example 5006, in 1..=65535;
         /// The DSCP that the application has set: a name ("LE", "CS1", "AF21", "EF") or a number ("46").
         dscp: Option<Dscp> = None, example "CS1";
-        /// The interface that it leaves by.
+        /// The interface that its packets leave by.
         interface: Option<String> = None, example "wlan0";
     }
 }
 
-/// For tables in which these must be given or have defaults.
+/// For tables in which these are required or have defaults.
 impl Conditions {
     pub fn protocol(&self) -> Protocol {
         self.protocol.unwrap_or_default()

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a declaration of a key says: its documentation, type, default, range and its line in the commented default
-//! file. [`section!`] makes all of it, and the struct that holds the values, from one place. Reads and checks
-//! nothing by itself.
+//! A declared key: its documentation, type, default, range and line in the commented default file. [`section!`]
+//! generates all of it, and the struct that holds the values, from one place. Reads and checks nothing by itself.
 
 use std::ops::RangeInclusive;
 
@@ -13,7 +12,7 @@ use super::nearest::nearest;
 /// The columns of the default file.
 const COLUMNS: usize = 100;
 
-/// A key as it is declared.
+/// A declared key.
 pub struct ConfigKey {
     pub name: &'static str,
     pub doc: &'static [&'static str],
@@ -25,12 +24,12 @@ pub struct ConfigKey {
     pub range: &'static [RangeInclusive<f64>],
 }
 
-/// What counts where a key is not given.
+/// The meaning of an absent key.
 pub enum Absent {
-    /// It must be given.
+    /// It is required.
     Refused,
     Default(toml::Value),
-    /// No value, which the documentation explains.
+    /// No value, as its documentation explains.
     Nothing,
 }
 
@@ -42,7 +41,7 @@ pub trait Declared {
 }
 
 /// Declares one key: `name: type = default, example VALUE, in LEAST..=MOST`. The example is what the default file shows
-/// where no default can be shown. A key whose default is out of its own range must be given.
+/// where no default can be shown. A key whose default is out of its own range is required.
 macro_rules! key {
     ($([$doc:literal])* $key:ident: $type:ty = $default:expr, [$($example:literal)?] [$($least:literal..=$most:expr)?]) => {
         $crate::config::key::ConfigKey {
@@ -65,7 +64,7 @@ macro_rules! section {
         )*
     }) => {
         $(#[doc = $about])*
-        #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+        #[derive(Clone, Debug, Deserialize, schemars::JsonSchema, PartialEq, Serialize)]
         #[serde(default)]
         pub struct $name {
             $(
@@ -103,13 +102,13 @@ impl ConfigKey {
         }
     }
 
-    /// The range in words.
+    /// The range, for people.
     pub fn shown_range(&self) -> Option<String> {
         let range = self.range.first()?;
         Some(format!("from {} to {}", range.start(), range.end()))
     }
 
-    /// Whether a number is within the range; so is whatever is no number.
+    /// Whether a number is within the range; true for anything else.
     fn in_range(&self, value: &toml::Value) -> bool {
         let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
         let numbers = values.iter().filter_map(|value| match value {
@@ -126,7 +125,7 @@ impl ConfigKey {
         if !self.in_range(value) {
             return self.shown_range().map(|range| format!("must be {range}"));
         }
-        // It could write elsewhere on the terminal of `status` or `why`.
+        // It could control the terminal of `status` or `why`.
         if value.as_str().is_some_and(|text| text.chars().any(char::is_control)) {
             return Some("must not contain control characters".to_owned());
         }
@@ -142,7 +141,7 @@ impl ConfigKey {
         let (what, kind) = match message.rsplit_once("expected ") {
             Some((what, "f64")) => (what, "number"),
             Some((what, "u32" | "u64")) => (what, "whole number"),
-            // A port, which has no unit.
+            // A port has no unit.
             Some((what, "u16")) => return Some(format!("{what}expected one port number, no range")),
             Some((_, "a boolean")) => {
                 let hint = self.written(value).unwrap_or_default();
@@ -154,7 +153,7 @@ impl ConfigKey {
         Some(format!("{what}expected a {kind}; the unit is in the key's name{hint}"))
     }
 
-    /// What an enumeration may be: serde lists it, in backquotes, where it refuses a text.
+    /// The values of an enumeration: serde lists them, in backquotes, when it refuses a text.
     fn choices(&self, message: &str) -> Option<Vec<String>> {
         let of = |message: &str| {
             let (_, listed) = message.strip_prefix("unknown variant ")?.rsplit_once("expected ")?;
@@ -163,7 +162,7 @@ impl ConfigKey {
         of(message).or_else(|| of((self.read)(&toml::Value::String(String::new())).err()?.message()))
     }
 
-    /// The same value as it is to be written, with or without quotes, or as a list.
+    /// The corrected form of a value: with or without quotes, or as a list.
     fn written(&self, value: &toml::Value) -> Option<String> {
         let is_right = |value: &toml::Value| (self.read)(value).is_ok() && self.in_range(value);
         let bare = value
@@ -212,7 +211,7 @@ pub fn read_as<'a, T: Deserialize<'a>>(value: &toml::Value) -> Result<(), toml::
     T::deserialize(value.clone()).map(drop)
 }
 
-/// Sentences as comment lines that fit the columns.
+/// Sentences as comment lines within the columns.
 pub fn comment(sentences: &[&str], text: &mut String) {
     let mut line = String::from("#");
     for word in sentences.iter().flat_map(|sentence| sentence.split_whitespace()) {

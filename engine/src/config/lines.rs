@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! In which line of a text an error is, and where each `[[rule]]` begins.
+//! The line of an error in a text, and of each `[[rule]]`.
 
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
 use super::{ClassRule, Config, ConfigError, names, wrong};
 
-/// Bytes of a file with rules.
+/// Bytes of a rules file.
 const LONGEST_FILE: usize = 256 * 1024;
 
 /// Why a file was refused, and where.
@@ -14,7 +14,7 @@ const LONGEST_FILE: usize = 256 * 1024;
 #[error("{file}{}: {problem}", line.map(|line| format!(":{line}")).unwrap_or_default())]
 pub struct Located {
     pub file: String,
-    /// None where it is about the file as a whole.
+    /// None: the file as a whole.
     pub line: Option<usize>,
     pub problem: String,
 }
@@ -32,8 +32,8 @@ pub fn read(file: &str, text: &str) -> Result<(Config, Vec<usize>), Located> {
     Ok((config, rule_lines(text)))
 }
 
-/// All that is wrong with a text: every name and value, or, where these are right, each entry of a list that is wrong by
-/// itself, or else the first condition between several keys that does not hold.
+/// All errors of a text: every name and value; if these are valid, each invalid entry of a list; or else the first
+/// violated condition between several keys.
 pub fn problems(file: &str, text: &str) -> Vec<Located> {
     let first = || read(file, text).err().into_iter().collect();
     let (Ok(document), Ok(table)) = (DeTable::parse(text), toml::from_str::<toml::Table>(text)) else {
@@ -60,10 +60,10 @@ pub fn problems(file: &str, text: &str) -> Vec<Located> {
     found
 }
 
-/// Reads a file that has only rules, each with its line.
+/// Reads a file with rules only, each with its line.
 ///
 /// # Errors
-/// As [`read`], and where it is too long or has anything else.
+/// As [`read`], and for a file that is too long or has anything else.
 pub fn read_rules(file: &str, text: &str) -> Result<Vec<(usize, ClassRule)>, Located> {
     let refused = |line, problem: String| Located {
         file: file.to_owned(),
@@ -81,7 +81,7 @@ pub fn read_rules(file: &str, text: &str) -> Result<Vec<(usize, ClassRule)>, Loc
     Ok(lines.into_iter().zip(config.rule).collect())
 }
 
-/// What is no `[[rule]]`, and where.
+/// The first item that is no `[[rule]]`, with its line.
 fn first_other(text: &str) -> Option<(String, usize)> {
     let document = DeTable::parse(text).ok()?;
     let others = document.get_ref().iter().filter(|(name, _)| name.get_ref() != "rule");
@@ -129,7 +129,7 @@ fn place_of(text: &str, document: &DeTable<'_>, error: &ConfigError) -> Option<u
     })
 }
 
-/// The number of the first entry with which the text is refused as the whole was: by itself, or beside those before it.
+/// The number of the first entry with the same error as the whole text: by itself, or with those before it.
 fn first_refused(text: &str, section: &str, error: &ConfigError) -> Option<usize> {
     let mut table: toml::Table = toml::from_str(text).ok()?;
     let entries = table.get(section)?.as_array()?.clone();
@@ -143,7 +143,7 @@ fn first_refused(text: &str, section: &str, error: &ConfigError) -> Option<usize
     (number < entries.len()).then_some(number)
 }
 
-/// Why an entry of a list is refused by itself.
+/// Why a list entry by itself is refused.
 fn refusal_of_entry(section: &str, entry: &toml::Value) -> Option<ConfigError> {
     let alone = toml::Value::Array(vec![entry.clone()]);
     Config::from_table(toml::Table::from_iter([(section.to_owned(), alone)])).err()
@@ -176,7 +176,7 @@ fn named(error: &ConfigError) -> (String, Option<String>) {
     }
 }
 
-/// The tables of a section, and where each begins.
+/// The tables of a section, with their positions.
 fn entries<'a, 'b>(document: &'a DeTable<'b>, section: &str) -> Vec<(usize, &'a DeTable<'b>)> {
     let Some((_, found)) = document.iter().find(|(name, _)| name.get_ref() == section) else {
         return Vec::new();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_found_each_in_its_line() {
+    fn all_errors_are_found_each_with_its_line() {
         let all = |text: &str| problems("x", text).iter().map(|p| p.line.unwrap()).collect::<Vec<_>>();
         assert_eq!(
             all(
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_rules_has_nothing_else_and_an_end() {
+    fn a_rules_file_has_rules_only_and_a_maximum_length() {
         let refused = |text: &str| read_rules("x", text).unwrap_err().to_string();
         assert_eq!(
             refused("[[rule]]\nport = 1\nclass = \"bulk\"\n[cap]\nrtt_ms = 5\n"),

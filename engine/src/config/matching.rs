@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which of the conditions ([`super::conditions`]) a table of rules can enforce.
+//! Which conditions ([`super::conditions`]) a table of rules can enforce.
 
 use super::ConfigError;
 
-/// Those of [`super::conditions::Conditions`] that are about the process; the others are about the ends of its packets.
+/// The process conditions of [`super::conditions::Conditions`]; the others are packet conditions.
 const OF_PROCESSES: [&str; 5] = ["exe", "cmdline", "user", "unit", "cgroup"];
 
-/// Whether a table's rules must have a condition.
+/// Whether a condition is required.
 pub enum Presence {
     Must,
     May,
-    /// This value counts where it is not given.
+    /// Its default.
     Else(&'static str),
 }
 
-/// Which conditions a table can enforce.
+/// The conditions that a table can enforce.
 pub struct Matching {
     pub accepts: &'static [(&'static str, Presence)],
-    /// Why it can enforce no others.
+    /// Why it cannot enforce the others.
     pub reason: &'static str,
-    /// What to do in place of a condition on the process, and on the ends of its packets.
+    /// What to do instead of a process condition, and of a packet condition.
     pub instead_of_process: &'static str,
     pub instead_of_ends: &'static str,
 }
 
 impl Matching {
-    /// The refusal of a condition that exists, in this table.
+    /// The refusal of a known condition in this table.
     pub fn refusal(&self, table: &'static str, condition: &str) -> ConfigError {
         let instead = if OF_PROCESSES.contains(&condition) {
             self.instead_of_process

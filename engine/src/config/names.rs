@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether the names and values of a text are those of declared keys. With each that is not comes the key that
-//! may be meant: the new name of an old one, else the nearest.
+//! Whether the names and values of a text belong to declared keys. Each wrong one comes with the key that may be meant:
+//! the new name of a renamed one, else the nearest.
 
 use super::conditions::Conditions;
 use super::key::{Absent, Declared as _};
@@ -9,7 +9,7 @@ use super::section::Section;
 use super::sections::{SECTIONS, TOP_KEYS};
 use super::{ConfigError, wrong};
 
-/// Keys under an earlier or a likely other name: the table ("" at the top, "*" for all), what was written, its name.
+/// Renamed keys, and likely other names: the table ("" at the top, "*" for all), the written name, the right name.
 const RENAMED: &[(&str, &str, &str)] = &[("*", "remote_port", "port"), ("*", "executable", "exe")];
 
 pub(super) fn check(table: &toml::Table) -> Result<(), ConfigError> {
@@ -19,7 +19,7 @@ pub(super) fn check(table: &toml::Table) -> Result<(), ConfigError> {
         .map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// All of them, each with the number of its entry in its section.
+/// All errors, each with the number of its entry in its section.
 pub(super) fn problems(table: &toml::Table) -> Vec<(usize, ConfigError)> {
     let mut found = Vec::new();
     for (name, value) in table {
@@ -48,7 +48,7 @@ pub(super) fn problems(table: &toml::Table) -> Vec<(usize, ConfigError)> {
     found
 }
 
-/// The key of several of what is one, where the value is a list of it.
+/// The plural key, if the value is a list of the singular's.
 fn belongs_to_plural(name: &str, value: &toml::Value) -> Option<&'static str> {
     let several = TOP_KEYS.iter().find(|key| key.name.strip_suffix('s') == Some(name))?;
     (value.is_array() && several.problem(value).is_none()).then_some(several.name)
@@ -125,7 +125,7 @@ pub(super) fn unknown<'a>(
         };
     }
     let belongs = belongs(typed);
-    // A name that is right elsewhere is no misspelt one.
+    // A name that is valid elsewhere is not misspelt.
     let nearest = nearest(typed, known).filter(|_| belongs.is_none()).map(str::to_owned);
     ConfigError::Unknown {
         what,
@@ -135,7 +135,7 @@ pub(super) fn unknown<'a>(
     }
 }
 
-/// Where a key of this name is known.
+/// The sections with a key of this name.
 fn belongs(typed: &str) -> Option<String> {
     if TOP_KEYS.iter().any(|key| key.name == typed) {
         return Some("above all sections".to_owned());

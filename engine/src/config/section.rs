@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A section of the configuration as it is declared: its keys, and its part of the commented default file.
+//! A declared section of the configuration: its keys, and its part of the commented default file.
 
 use super::conditions::Conditions;
 use super::key::{Absent, ConfigKey, Declared, comment};
 use super::matching::{Matching, Presence};
 
-/// A section of the configuration as it is declared.
+/// A declared section of the configuration.
 pub struct Section {
     pub name: &'static str,
-    /// A list: written as often as wanted, each time with two brackets.
+    /// A list: may be written several times, each with two brackets.
     pub repeated: bool,
     about: &'static [&'static str],
     own: &'static [ConfigKey],
-    /// Where its entries also have conditions.
+    /// For a list whose entries also have conditions.
     pub matching: Option<&'static Matching>,
 }
 
@@ -37,7 +37,7 @@ impl Section {
         }
     }
 
-    /// All keys, conditions first, with what counts where they are absent.
+    /// All keys, conditions first, with the meaning of their absence.
     pub fn keys(&self) -> Vec<(&'static ConfigKey, Absent)> {
         let accepts = self.matching.map(|matching| matching.accepts).unwrap_or_default();
         let conditions = Conditions::KEYS.iter().filter_map(|key| {
@@ -54,7 +54,7 @@ impl Section {
             .collect()
     }
 
-    /// As it is written in a file.
+    /// As written in a file.
     pub fn written(&self) -> String {
         if self.repeated {
             format!("[[{}]]", self.name)
@@ -63,11 +63,11 @@ impl Section {
         }
     }
 
-    /// As it stands in the default file.
+    /// Its part of the default file.
     pub fn render(&self, text: &mut String) {
         text.push('\n');
         comment(self.about, text);
-        // An empty list entry would be one with nothing in it; an empty section changes nothing.
+        // An empty list entry would be an entry; an empty section changes nothing.
         *text += if self.repeated { "#" } else { "" };
         *text += &format!("{}\n", self.written());
         for (key, absent) in self.keys() {

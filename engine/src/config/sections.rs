@@ -2,6 +2,8 @@
 //! Every section and key, each declared once: a new key is added here and nowhere else in the configuration. The unit
 //! is part of a key's name.
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use std::borrow::Cow;
 use std::fmt::{self, Formatter};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -14,14 +16,14 @@ use super::matching::{Matching, Presence};
 use super::section::Section;
 use crate::model::{Class, Dscp, Mark};
 
-/// The kernel's interrupt threads are FIFO 50, and giveway's own threads must come between: this is the most for all
-/// others.
+/// The kernel's interrupt threads are FIFO 50, and giveway's own threads are between: this is the highest priority for
+/// all others.
 pub const CEILING: u32 = 48;
-/// Links that are managed at once.
+/// The most managed links.
 pub const MOST_LINKS: usize = 8;
 
-/// Everything that a user can set.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+/// All settings of a user.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Config {
     pub interface: Option<String>,
@@ -78,7 +80,7 @@ pub(super) const SECTIONS: &[Section] = &[
     Section::list_of::<ClassRule>("rule"),
 ];
 
-/// Gives each rule what counts where a key is absent, so that its [`Conditions`] say all that must hold.
+/// Fills absent keys of rules with their defaults, so that [`Conditions`] are complete.
 pub(super) fn fill_defaults(table: &mut toml::Table) {
     for section in SECTIONS {
         let entries = table.get_mut(section.name).and_then(toml::Value::as_array_mut);
@@ -92,34 +94,34 @@ pub(super) fn fill_defaults(table: &mut toml::Table) {
     }
 }
 
-/// No deadline and no part of one is longer, microseconds.
+/// The longest deadline, or part of one, microseconds.
 const LONGEST_US: u32 = 10_000_000;
 
 section! {
-    /// Which sockets are looked at, and how often.
+    /// Which sockets are polled, and how often.
     Monitor {
         /// Polls a second over the sockets that were active since the last one.
         polls_per_second: u32 = 10, in 1..=100;
-        /// Seconds between two scans over all sockets.
+        /// Seconds between two full scans over all sockets.
         full_scan_s: u32 = 10, in 1..=3600;
     }
 }
 
 /// How caps are chosen.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CapPolicyName {
-    /// One of the others, by what else is given: [`Config::cap_policy`].
+    /// One of the others, depending on other keys: [`Config::cap_policy`].
     #[default]
     Auto,
     Fixed,
-    /// The capacity is estimated from what all devices get.
+    /// The capacity is estimated from the goodput of all devices.
     Estimated,
     None,
 }
 
-/// What the policy "estimated" gives up for what.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+/// The trade-off of the policy "estimated".
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Prefer {
     #[default]
@@ -131,27 +133,27 @@ pub enum Prefer {
 section! {
     /// The cap on cwnd. Without a group key and without a number nothing is capped.
     Cap {
-        /// "auto", "fixed" (one capacity, shared equally by the devices that send), "estimated" (the capacity is estimated from what
-        /// all devices get) or "none" (watch only).
-        /// "auto" is "fixed" where capacity_mbit or fixed_segments is given; else, where [group] has a key_file, "estimated" while
-        /// another device of the group is there; else "none".
+        /// "auto", "fixed" (one capacity, shared equally by the sending devices), "estimated" (the capacity is
+        /// estimated from the goodput of all devices) or "none" (watch only). "auto" is "fixed" if capacity_mbit or
+        /// fixed_segments is given; else, with a key_file in [group], "estimated" while another device of the group is
+        /// present; else "none".
         policy: CapPolicyName = CapPolicyName::Auto;
-        /// What the access point really carries, Mbit/s with TCP and IP headers; it depends on the place.
+        /// The real capacity of the access point, Mbit/s with TCP and IP headers; it depends on the place.
         capacity_mbit: Option<f64> = None, example 20.0, in 0.001..=1e6;
-        /// Bytes of capacity x RTT left unused. At most 20% of capacity x RTT is taken, whatever is set here.
+        /// Bytes of capacity x RTT to leave unused; at most 20% of capacity x RTT.
         margin_bytes: u64 = 0, in 0..=1_000_000_000;
         /// Bytes of a segment on the link, headers included.
         segment_bytes: u32 = 1500, in 64..=65_535;
-        /// One RTT for every connection, ms; without it each connection's own minimum RTT counts.
+        /// One RTT for every connection, ms; without it each connection's own minimum RTT.
         rtt_ms: Option<u32> = None, example 256, in 1..=60_000;
-        /// One cap for every sender, segments, in place of the formula: for experiments.
+        /// One cap for every sender, segments, instead of the formula: for experiments.
         fixed_segments: Option<u32> = None, example 30, in 4..=1_000_000;
-        /// With policy "estimated", while limits are active: "balanced" aims at a smoothed RTT of at most 1.25 of the minimum, or
-        /// 15 ms above it where that is more, "delay" at 1.1, or 5 ms; "throughput" at the same as "balanced", and gives
-        /// limits up as soon as they cost throughput.
+        /// With policy "estimated", while limits are active: the target of "balanced" is a smoothed RTT of at most 1.25
+        /// of the minimum, or 15 ms above it if that is more; of "delay" 1.1, or 5 ms; of "throughput" the same as
+        /// "balanced", and limits are suspended as soon as they cost throughput.
         prefer: Prefer = Prefer::Balanced;
-        /// With policy "estimated": whatever the peers say, a connection that has its device's share to itself may send
-        /// this much, Mbit/s.
+        /// With policy "estimated": the least rate of a connection alone on its device, whatever the peers report,
+        /// Mbit/s.
         floor_mbit: f64 = 0.1, in 0.0..=1e6;
     }
 }
@@ -170,12 +172,23 @@ impl Config {
     }
 }
 
-/// What is said of a link's rate.
+/// A configured link rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RateMbit {
     Fixed(f64),
     /// `"auto"`
     Estimated,
+}
+
+/// As it is written.
+impl JsonSchema for RateMbit {
+    fn schema_name() -> Cow<'static, str> {
+        "RateMbit".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "type": "number" }, { "const": "auto" }] })
+    }
 }
 
 impl Serialize for RateMbit {
@@ -223,48 +236,49 @@ impl<'de> Deserialize<'de> for RateMbit {
 const AUTO: &str = "auto";
 
 section! {
-    /// The link of the managed interface, towards the network; of the preferred default route's where several are managed.
+    /// The link of the managed interface, towards the network; with several interfaces, that of the preferred default
+    /// route.
     LinkSection {
-        /// What the link really carries, Mbit/s, all headers included. Without it a wired physical device's own speed
-        /// counts; elsewhere (Wi-Fi, LTE, virtual devices) nothing is paced and no deadline is promised. "auto": it is found
-        /// from what TCP connections deliver, and paced at; deadlines are promised by what held of it for 90% of the last
-        /// 20 s, once TCP has measured it for 10 (docs/link-rate.md). Not beside several `interfaces`: each has its own, in
-        /// [[uplink]].
+        /// The link's real rate, Mbit/s, all headers included. Without it a wired physical device's link speed counts;
+        /// elsewhere (Wi-Fi, LTE, virtual devices) the rate is unknown, so nothing is shaped and no deadline is
+        /// guaranteed. "auto": estimated from what TCP connections deliver, and shaped to; deadlines are guaranteed by
+        /// its lower bound over 90% of the last 20 s, once TCP has measured it for 10 (docs/explanation/link-rate.md). Not with
+        /// several `interfaces`: each has its own, in [[uplink]].
         rate_mbit: Option<RateMbit> = None, example 20.0, in 0.01..=400_000;
-        /// What it really carries towards this machine, Mbit/s. With it bulk and background that arrive yield to all else
-        /// that does (docs/downloads.md). Not beside several `interfaces`, either.
+        /// The link's real rate towards this machine, Mbit/s. With it, downloads of bulk and background yield to all
+        /// others (docs/explanation/downloads.md). Not with several `interfaces`, either.
         download_rate_mbit: Option<f64> = None, example 50.0, in 0.01..=10_000;
-        /// Bytes that each packet takes beyond its own. Without it 24 on wired Ethernet (preamble, FCS, gap), 0
+        /// Bytes of each packet on the link beyond its own. Without it 24 on wired Ethernet (preamble, FCS, gap), 0
         /// elsewhere.
         overhead_bytes: Option<u32> = None, example 24, in 0..=256;
-        /// Bytes handed to the driver ahead of the link, at most. Without it one packet of the MTU.
+        /// The most bytes handed to the driver ahead of the link. Without it one packet of the MTU.
         driver_bytes: Option<u32> = None, example 1514, in 0..=1_048_576;
-        /// Traffic to the interface's own subnets. "limited": it has its part of the rate, as all else. "unlimited": it has no
-        /// part in the rate and gives none up, since the modem's rate is not the LAN's (htb only; docs/queue.md).
+        /// Traffic to the interface's own subnets. "limited": it shares the rate with all other traffic. "unlimited":
+        /// it bypasses the rate, as the modem's rate is not the LAN's (htb only; docs/how-to/set-a-link-rate.md).
         local: LocalTraffic = LocalTraffic::Limited;
     }
 }
 
 section! {
-    /// The link of one interface, where several are managed.
+    /// The link of one interface, with several managed.
     UplinkSection {
-        /// The interface, one of `interfaces` where these are named. Must be given.
+        /// The interface, one of `interfaces` if these are given. Must be given.
         interface: Option<String> = None, example "wlan0";
-        /// As in [link], which does not count for this interface.
+        /// As in [link], which does not apply to this interface.
         rate_mbit: Option<RateMbit> = None, example 8.0, in 0.01..=400_000;
-        /// As in [link], which does not count for this interface.
+        /// As in [link], which does not apply to this interface.
         download_rate_mbit: Option<f64> = None, example 20.0, in 0.01..=10_000;
-        /// As in [link], whose value counts without it.
+        /// As in [link], whose value is the default.
         overhead_bytes: Option<u32> = None, example 0, in 0..=256;
-        /// As in [link], whose value counts without it.
+        /// As in [link], whose value is the default.
         driver_bytes: Option<u32> = None, example 1514, in 0..=1_048_576;
-        /// As in [link], whose value counts without it.
+        /// As in [link], whose value is the default.
         local: Option<LocalTraffic> = None, example "unlimited";
     }
 }
 
-/// Whether what stays in the link's own subnets has its part of the link's rate.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+/// Whether local traffic shares the link's rate.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LocalTraffic {
     #[default]
@@ -272,8 +286,8 @@ pub enum LocalTraffic {
     Unlimited,
 }
 
-/// Which queueing discipline orders the bands.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+/// The queueing discipline that orders the bands.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendName {
     #[default]
@@ -286,49 +300,49 @@ pub enum BackendName {
 section! {
     /// The four bands of each managed interface: packets with a deadline, streams, best effort, background.
     QueueSection {
-        /// "qdisc" (the BPF qdisc: Linux 6.16), "htb" (needs a known rate), "none" (the queue stays as it is), or "auto":
-        /// "qdisc" where the kernel has it, else "htb" where the rate is known, else "none"; and "none" on a device
-        /// whose own speed is above 1 Gbit/s, unless a rate is configured. `giveway status` says which and why.
+        /// "bpf" (the BPF qdisc: Linux 6.16), "htb" (needs a known rate), "none" (the present queue stays), or "auto":
+        /// "bpf" if the kernel has it, else "htb" if the rate is known, else "none"; and "none" on a device with a link
+        /// speed above 1 Gbit/s, unless a rate is configured. `giveway status` shows which, and why.
         backend: BackendName = BackendName::Auto;
-        /// At most this share of the rate is for packets with deadlines, percent.
+        /// The most of the rate for packets with deadlines, percent.
         realtime_percent: u32 = 80, in 1..=100;
-        /// Taken from each deadline for delays after the link, microseconds; a rule's own wins over it.
+        /// Subtracted from each deadline for delays after the link, microseconds; a rule's own precedes it.
         path_budget_us: u32 = 0, in 0..=LONGEST_US;
-        /// Kept free before each deadline for delays inside this machine, microseconds; without it 100.
+        /// Subtracted from each deadline for delays inside this machine, microseconds; without it 100.
         guard_us: Option<u32> = None, example 100, in 0..=LONGEST_US;
-        /// While several users (uids) have packets with deadlines, so much of what is promised is each one's, percent; without
-        /// it equal shares. What they leave is anyone's. 100: first come, first served.
+        /// While several users (uids) have packets with deadlines, each one's part of the guarantee, percent; without
+        /// it equal parts. Unused parts are free for all. 100: first come, first served.
         user_percent: Option<u32> = None, example 25, in 1..=100;
-        /// Refuse at once what cannot be in time; without it a deadline is only an order.
+        /// Refuse at once what cannot meet its deadline; without it a deadline is only an order.
         admission: bool = true;
-        /// Drop what is too late all the same ("qdisc" only).
+        /// Drop what misses its deadline all the same ("bpf" only).
         drop_late: bool = true;
-        /// Hold background packets while the CPU runs something more important ("qdisc" only).
+        /// Hold background packets while the CPU runs something more important ("bpf" only).
         cpu_gate: bool = true;
-        /// What background gets though it should wait, kbit/s, so that its connections live on. Without it 0.5% of the
-        /// rate and at most 100; 10 where no rate is known. 0: nothing.
+        /// The minimum rate of background, kbit/s, so that its connections stay alive. Without it 0.5% of the rate and
+        /// at most 100; 10 if no rate is known. 0: none.
         background_min_kbit: Option<u32> = None, example 10, in 0..=1_000_000;
-        /// What an application has marked as a call or as live video (DSCP EF, VA, CS5, AF4x, CS4) goes before what waits,
-        /// up to a quarter of the rate for each user (docs/classes.md). Off: such a mark says nothing here.
+        /// Packets that an application has marked as a call or as live video (DSCP EF, VA, CS5, AF4x, CS4) precede the
+        /// backlog, up to a quarter of the rate for each user (docs/reference/classes-and-marks.md). Off: such marks are ignored.
         call_marks: bool = true;
-        /// Background that connects over a link of a few Mbit/s does so with short segments, so that one on the wire is soon
-        /// over.
+        /// On a link of a few Mbit/s, background connects with short segments, so that one on the wire is soon over.
         short_segments: bool = true;
-        /// How long best effort may stand in the queue, ms; without it 5 ms, or 1.5 packets' time where that is more.
+        /// The target queueing delay of best effort in the queue, ms; without it 5 ms, or the time of 1.5 packets if
+        /// that is more.
         sojourn_target_ms: Option<f64> = None, example 5.0, in 0..=10_000;
     }
 }
 
 section! {
-    /// The other devices on this access point. Without key_file this device works alone.
+    /// The peers on this access point. Without key_file there are none.
     Group {
         /// The group's key (`giveway key new FILE`). The file must be readable by its owner only.
         key_file: Option<String> = None, example "/etc/giveway/group.key";
-        /// UDP port of the reports. Below 1024 it is root's: no user can take it first (docs/protocol.md).
+        /// UDP port of the reports. Below 1024 only root can bind it (docs/reference/protocol.md).
         port: u16 = 339, in 1..=65_535;
-        /// Milliseconds between two reports; longer when many devices share the air.
+        /// Milliseconds between two reports; longer if many devices share the medium.
         report_interval_ms: u32 = 500, in 100..=10_000;
-        /// All devices' reports together use at most this share of the air time, percent.
+        /// The most airtime for all devices' reports together, percent.
         airtime_percent: f64 = 1.0, in 0.001..=10;
         /// The rate at which the access point repeats broadcasts, Mbit/s.
         basic_rate_mbit: f64 = 6.0, in 0.001..=1000;
@@ -336,45 +350,45 @@ section! {
 }
 
 section! {
-    /// Who may ask the daemon.
+    /// Access to the daemon.
     Control {
-        /// Members of this Unix group may read status and records. Without it a
-        /// user sees and changes only what a [[grant]] allows for own processes. The rest is root's.
+        /// Members of this Unix group may read status and records. Others see and change only what a [[grant]] allows
+        /// for their own processes. Everything else is root's.
         group: String = "giveway".to_owned();
     }
 }
 
 section! {
-    /// What keeps the machine answering, whatever the rules give.
+    /// Limits that keep the machine responsive, whatever the rules grant.
     PriorityLimitsSection {
-        /// No priority above this one; the kernel's interrupt threads are 50, giveway's own thread 49.
+        /// The highest priority; the kernel's interrupt threads are 50, giveway's own thread 49.
         max_priority: u32 = 48, in 1..=CEILING;
-        /// Threads that have real-time priority at once.
+        /// The most threads with real-time priority.
         max_tasks: u32 = 64, in 1..=4096;
-        /// Of the CPU time of all CPUs.
+        /// The most CPU time of real-time threads, percent of all CPUs.
         total_percent: u32 = 80, in 1..=95;
-        /// The time over which budgets are counted, ms.
+        /// The window of the budgets, ms.
         window_ms: u32 = 500, in 200..=10_000;
-        /// A thread without real-time priority must run on each CPU so often, ms; else every grant is revoked.
+        /// An ordinary thread must run on each CPU this often, ms; else every grant is revoked.
         starvation_ms: u32 = 400, in 100..=10_000;
-        /// `giveway exec` sets RLIMIT_RTTIME to this: a thread that computes for so long without a pause gets SIGXCPU, ms.
+        /// `giveway exec` sets RLIMIT_RTTIME to this: a thread that runs for this long without a pause gets SIGXCPU,
+        /// ms.
         rttime_ms: u32 = 1000, in 10..=60_000;
     }
 }
 
 section! {
-    /// The receiving side of the managed interface, the first where there are several. Everything that is set here is put
-    /// back at the end.
+    /// The receiving side of the managed interface, the first of several. All settings here are restored at the end.
     ReceiveSection {
-        /// Process what arrives in threads of the kernel (napi/...), in place of the softirq. Off: see docs/chain.md.
+        /// Process received packets in kernel threads (napi/...) instead of the softirq. Off: see docs/explanation/request-chains.md.
         threaded_napi: bool = false;
-        /// SCHED_FIFO priority of these threads; 0 leaves them at SCHED_OTHER. Below that of [[chain]]s, so that no flood
-        /// comes between a request and its answer. When they use more than 80% of a CPU they lose it for a second.
+        /// SCHED_FIFO priority of these threads; 0 leaves them at SCHED_OTHER. Below that of [[chain]]s, so that no
+        /// flood delays a response. After more than 80% of a CPU they lose it for a second.
         napi_priority: u32 = 39, in 0..=CEILING;
-        /// The CPUs that the interface's interrupts may go to. Empty: as they are.
+        /// The CPUs for the interface's interrupts. Empty: unchanged.
         irq_cpus: Vec<u32> = Vec::new(), in 0..=8191;
-        /// A process that waits for a packet asks the device itself for so long, microseconds (net.core.busy_read and
-        /// busy_poll, of the whole machine). 0: as it is.
+        /// A process that waits for a packet polls the device itself for this long, microseconds (net.core.busy_read
+        /// and busy_poll, of the whole machine). 0: unchanged.
         busy_poll_us: u32 = 0, in 0..=10_000;
     }
 }
@@ -382,18 +396,18 @@ section! {
 const DEADLINE: Matching = Matching {
     accepts: &[("protocol", Presence::Else("udp")), ("port", Presence::Must)],
     reason: "a deadline is looked up by the packet's protocol and remote port only",
-    instead_of_process: "the program can give its packets a deadline itself (SO_TXTIME, see docs/queue.md)",
+    instead_of_process: "the program can give its packets a deadline itself (SO_TXTIME, see docs/how-to/send-deadlines.md)",
     instead_of_ends: "leave it out, so that the rule holds for every packet to `port`",
 };
 
 section! {
-    /// Packets of unmodified programs that have a deadline. One [[deadline]] for each remote port.
+    /// Deadlines for packets of unmodified programs. One [[deadline]] for each remote port.
     Deadline matching Conditions as DEADLINE {
-        /// The last bit is to leave so long after the packet was sent, ms; 0: only what the packet itself says.
+        /// When the last bit is to leave, counted from the packet's send, ms; 0: only the packet's own deadline.
         deadline_ms: f64 = 0.0, in 0..=10_000;
-        /// In place of path_budget_us in [queue].
+        /// Instead of path_budget_us in [queue].
         path_budget_us: Option<u32> = None, example 2000, in 0..=LONGEST_US;
-        /// Tell the sender of each refusal by SIGURG.
+        /// Notify the sender of each refusal by SIGURG.
         sigurg: bool = false;
     }
 }
@@ -404,13 +418,13 @@ const BACKGROUND: Matching = Matching {
         ("port", Presence::Must),
         ("local_port", Presence::May),
     ],
-    reason: "background flows are told apart by address and port only",
+    reason: "background flows are identified by address and port only",
     instead_of_process: "run the program at nice 19 (`Nice=19` in its unit), and its sockets are background",
     instead_of_ends: "leave it out: UDP and TCP are matched alike",
 };
 
 section! {
-    /// Flows that are background. One [[background]] for each; `giveway class set` names those that run already.
+    /// Background flows. One [[background]] for each; `giveway class set` is for existing ones.
     Background matching Conditions as BACKGROUND {}
 }
 
@@ -423,7 +437,7 @@ impl Background {
 }
 
 /// The scheduling policy of a rule (sched(7)).
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SchedPolicyName {
     #[default]
@@ -446,43 +460,44 @@ const REALTIME: Matching = Matching {
 };
 
 section! {
-    /// Processes that get real-time priority as soon as they are started. All conditions that are given must hold; the
-    /// first rule that matches counts. Without `user` the executable must be root's, and writable by nobody else.
+    /// Processes that get real-time priority when they start. All given conditions must hold; the first match counts.
+    /// Without `user` the executable must be root's, and not writable by others.
     PrioritySection matching Conditions as REALTIME {
-        /// What `why` calls it; without it its number in this file.
+        /// Its name in `why`; without it its number in this file.
         name: Option<String> = None, example "camera";
         /// "fifo", "rr" or "deadline".
         policy: SchedPolicyName = SchedPolicyName::Fifo;
         /// For "fifo" and "rr": at most max_priority.
         priority: u32 = 20, in 1..=CEILING;
-        /// For "deadline": so much CPU time, microseconds ...
+        /// For "deadline": the CPU time, microseconds ...
         runtime_us: Option<u32> = None, example 2000, in 2..=LONGEST_US;
-        /// ... within so long of each period's start; without it the period.
+        /// ... within this time of each period's start; without it the period.
         deadline_us: Option<u32> = None, example 10_000, in 2..=LONGEST_US;
-        /// For "deadline": microseconds.
+        /// For "deadline": the period, microseconds.
         period_us: Option<u32> = None, example 10_000, in 2..=LONGEST_US;
-        /// The CPUs on which it may run. Empty: those that it has.
+        /// The CPUs on which it may run. Empty: unchanged.
         cpus: Vec<u32> = Vec::new(), in 0..=8191;
-        /// All processes of this rule together use at most this share of one CPU; one that exceeds it loses the priority.
+        /// The most CPU time for all processes of this rule together, percent of one CPU; one that exceeds it loses the
+        /// priority.
         budget_percent: u32 = 80, in 1..=100_000;
-        /// Threads that have it at once, of all processes of this rule.
+        /// The most threads, over all processes of this rule.
         max_tasks: u32 = 32, in 1..=4096;
     }
 }
 
 section! {
-    /// What users other than root may ask for, by `giveway exec --priority` and `giveway priority add`, for their own
-    /// processes. The first [[grant]] that matches a user counts; without one they may ask for nothing.
+    /// What users other than root may request for their own processes, by `giveway exec --priority` and `giveway
+    /// priority add`. The first [[grant]] that matches a user counts; without one nothing is granted.
     GrantRule {
         /// A user's name or number; without it, with `group`, each of its members.
         user: Option<String> = None, example "robot";
         /// A group's name or number.
         group: Option<String> = None, example "realtime";
-        /// No priority above this one.
+        /// The highest priority.
         max_priority: u32 = 10, in 1..=CEILING;
-        /// Threads at once.
+        /// The most threads.
         max_tasks: u32 = 8, in 1..=4096;
-        /// Of one CPU.
+        /// The most CPU time, percent of one CPU.
         budget_percent: u32 = 50, in 1..=100_000;
     }
 }
@@ -493,22 +508,22 @@ const CHAIN: Matching = Matching {
         ("local_port", Presence::Must),
         ("user", Presence::Else("root")),
     ],
-    reason: "a service is told by its protocol, local port and user only",
+    reason: "a service is identified by its protocol, local port and user only",
     instead_of_process: "[[priority]] matches processes by it",
     instead_of_ends: "the service's own port is `local_port`, and requests from everywhere are served",
 };
 
 section! {
-    /// Local services whose requests have a deadline: it goes with the request to the thread that receives it, which
-    /// has real-time priority until then, and on to the answer, which is sent with what is left. One for each port; a
-    /// service of another `user` at that port is ignored.
+    /// Local services whose requests have a deadline: the thread that receives a request has real-time priority until
+    /// the deadline, and the response is sent with the remaining time. One for each port; a service of another `user`
+    /// at that port is ignored.
     Chain matching Conditions as CHAIN {
-        /// From the request's arrival to the last bit of its answer, ms; less where the request says so (docs/queue.md).
+        /// From the request's arrival to the last bit of its response, ms; less if the request says so (docs/how-to/send-deadlines.md).
         budget_ms: f64 = 0.0, example 5.0, in 0.001..=10_000;
         /// SCHED_FIFO priority, at most max_priority.
         priority: u32 = 40, in 1..=CEILING;
-        /// Its threads together use at most this share of one CPU; else they lose the priority for a second. All [[chain]]s
-        /// together have at most 80.
+        /// The most CPU time for its threads together, percent of one CPU; else they lose the priority for a second.
+        /// All [[chain]]s together have at most 80.
         share_percent: u32 = 40, in 1..=80;
     }
 }
@@ -521,39 +536,39 @@ impl Chain {
 }
 
 section! {
-    /// The classes of traffic (docs/classes.md).
+    /// The classes of traffic (docs/reference/classes-and-marks.md).
     ClassesSection {
-        /// Of the five classes, those that users other than root may choose for their own programs (`giveway exec --class`).
+        /// The classes that users other than root may choose for their own programs (`giveway exec --class`).
         users_may_choose: Vec<Class> = vec![Class::Bulk, Class::Background];
-        /// While somebody works at a seat of this machine (systemd-logind's active session), bulk outside of that session
-        /// and its user's app.slice counts as background. Off: only `giveway focus` says what is active.
+        /// While somebody works at a seat of this machine (systemd-logind's active session), bulk outside of that
+        /// session and its user's app.slice counts as background. Off: the focus is set by `giveway focus` only.
         follow_sessions: bool = true;
-        /// Background connections get a congestion control that yields to all others on their path, wherever that is
-        /// narrow (docs/background.md), for as long as they are background. Off: they keep theirs.
+        /// Background connections get a scavenger congestion control, which yields to all others anywhere on the path
+        /// (docs/explanation/background.md), while they are background. Off: they keep theirs.
         congestion_control: bool = true;
-        /// What background connections receive yields too, by the window that they offer (docs/background.md). Off:
-        /// their windows are as the kernel and the application make them.
+        /// Downloads of background connections yield too, by a smaller receive window (docs/explanation/background.md). Off: their
+        /// windows are unchanged.
         receive_window: bool = true;
-        /// Processes that are background by a rule on the process or by choice, whatever they send, run at nice 19 and in
-        /// the idle I/O class, and so does what they start. Off: the CPU and the disk do not tell classes apart.
+        /// Processes that are background by a rule on the process or by choice, whatever they send, are reniced to 19
+        /// and the idle I/O class, with their child processes. Off: class does not matter for the CPU and the disk.
         cpu_and_disk: bool = true;
     }
 }
 
 section! {
-    /// The DSCP that packets of each class leave with, over TCP and UDP alike; "keep" leaves what the application has set.
-    /// On Wi-Fi it also chooses the access category (docs/classes.md has the table).
+    /// The DSCP of each class's packets, TCP and UDP alike; "keep" leaves the application's. On Wi-Fi it also chooses
+    /// the access category (docs/reference/classes-and-marks.md has the table).
     MarksSection {
-        /// Packets with a deadline too. "EF" takes AC_VO: air time that strangers lose.
+        /// Packets with a deadline too. "EF" uses AC_VO: airtime that other stations lose.
         realtime: Mark = Mark::Keep;
-        /// "AF41" takes AC_VI: air time that strangers lose.
+        /// "AF41" uses AC_VI: airtime that other stations lose.
         stream: Mark = Mark::Keep;
         /// "CS0" makes it best effort whatever applications set.
         standard: Mark = Mark::Keep;
-        /// "CS0" keeps out of AC_BK what an application has marked with CS1.
+        /// "CS0" keeps traffic that an application has marked with CS1 out of AC_BK.
         bulk: Mark = Mark::Keep;
-        /// "LE" (RFC 8622) leaves in AC_BK. Where htb orders a link that may be Wi-Fi, CS1 is written in its place, as Linux
-        /// sends LE alone as best effort.
+        /// "LE" (RFC 8622) uses AC_BK. If htb orders a link that may be Wi-Fi, CS1 is written instead, as Linux sends
+        /// LE alone as best effort.
         background: Mark = Mark::Write(Dscp::LE);
     }
 }
@@ -578,22 +593,22 @@ const RULE: Matching = Matching {
 };
 
 section! {
-    /// Which class a flow has. All conditions that are given must hold, one at least; the first rule that matches counts.
-    /// Rules are also read from rules.d (docs/classes.md).
+    /// The class of a flow. All given conditions must hold, one at least; the first match counts. Rules are also read
+    /// from rules.d (docs/reference/rules.md).
     ClassRule matching Conditions as RULE {
         /// "realtime", "stream", "standard", "bulk" or "background". Must be given.
         class: Option<Class> = None, example "background";
-        /// All flows of this rule together send at most so much, Mbit/s with all headers, and receive at most so much: each
-        /// direction for itself.
+        /// The most that all flows of this rule together send, Mbit/s with all headers, and likewise the most that they
+        /// receive.
         rate_limit_mbit: Option<f64> = None, example 5.0, in 0.01..=10_000;
-        /// In place of that, for what they send alone.
+        /// Instead of that, for what they send.
         upload_limit_mbit: Option<f64> = None, example 5.0, in 0.01..=10_000;
-        /// And for what they receive alone.
+        /// Instead of that, for what they receive.
         download_limit_mbit: Option<f64> = None, example 20.0, in 0.01..=10_000;
-        /// Whether it is for what the process starts, too, as far as no rule of its own says otherwise. Of a rule that asks for
-        /// nothing but the process.
+        /// Whether it applies to child processes, too, unless a rule of their own matches. For rules with process
+        /// conditions only.
         children: bool = true;
-        /// Why, in a few words: `why` says it.
+        /// The reason in a few words, shown by `why`.
         reason: Option<String> = None, example "nobody waits for a backup";
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is accepted, what is refused and in which words; each declared key by itself.
+//! What is accepted, and what is refused with which message; each declared key by itself.
 
 use crate::model::Protocol;
 use std::collections::BTreeSet;
@@ -15,13 +15,13 @@ fn error(text: &str) -> String {
 }
 
 #[test]
-fn an_empty_file_is_the_default_and_so_is_the_default_file() {
+fn an_empty_file_and_the_default_file_are_the_default() {
     assert_eq!(Config::parse("").unwrap(), Config::default());
     assert_eq!(Config::parse(&Config::default_file()).unwrap(), Config::default());
 }
 
 #[test]
-fn sections_differ_by_what_they_say_and_rules_are_none() {
+fn differing_sections_are_found_without_rules() {
     let before = "interface = \"a\"\n[cap]\ncapacity_mbit = 20.0\n[queue]\nbackend = \"htb\"\n";
     let now =
         "# The same.\n[[rule]]\nport = 1\nclass = \"bulk\"\n[queue]\nbackend = 'htb'\n[cap]\ncapacity_mbit = 30.0\n";
@@ -31,7 +31,7 @@ fn sections_differ_by_what_they_say_and_rules_are_none() {
 }
 
 #[test]
-fn every_default_in_the_default_file_is_the_one_installed() {
+fn the_default_file_shows_the_real_defaults() {
     // Keys without a default show an example; uncommenting any line must at least be valid.
     let uncommented: String = Config::default_file()
         .lines()
@@ -99,7 +99,7 @@ fn every_default_in_the_default_file_is_the_one_installed() {
 }
 
 #[test]
-fn without_a_policy_a_number_decides_and_then_the_groups_key() {
+fn the_policy_depends_on_a_number_and_then_on_the_groups_key() {
     const KEY: &str = "[group]\nkey_file = \"/etc/giveway/group.key\"\n";
     for (text, policy) in [
         (String::new(), CapPolicyName::None),
@@ -114,7 +114,7 @@ fn without_a_policy_a_number_decides_and_then_the_groups_key() {
 }
 
 #[test]
-fn several_interfaces_are_named_once_and_each_with_its_own_rate() {
+fn several_interfaces_are_listed_once_each_with_its_rate() {
     let both = "interfaces = [\"wlan0\", \"wwan0\"]\n";
     let own = "[[uplink]]\ninterface = \"wwan0\"\nrate_mbit = 8\n";
     let config = Config::parse(&format!("{both}{own}")).unwrap();
@@ -150,7 +150,7 @@ fn several_interfaces_are_named_once_and_each_with_its_own_rate() {
 }
 
 #[test]
-fn a_port_is_named_once_for_each_protocol() {
+fn a_port_is_listed_once_for_each_protocol() {
     let entry = |kind: &str, protocol: &str| match kind {
         "chain" => format!("[[chain]]\nlocal_port = 5\nbudget_ms = 5\nprotocol = \"{protocol}\"\n"),
         _ => format!("[[deadline]]\nport = 5\nprotocol = \"{protocol}\"\n"),
@@ -171,7 +171,7 @@ fn a_port_is_named_once_for_each_protocol() {
 }
 
 #[test]
-fn a_wrong_value_is_refused_with_the_one_that_may_be_meant() {
+fn a_wrong_value_is_refused_with_a_suggestion() {
     for (text, ends) in [
         (
             "[[rule]]\nport = 1\nclass = \"backgroud\"",
@@ -188,7 +188,7 @@ fn a_wrong_value_is_refused_with_the_one_that_may_be_meant() {
 }
 
 #[test]
-fn what_is_refused_is_told_with_what_to_write() {
+fn refusals_say_what_to_write() {
     let prefers = "`cap.prefer`: must be \"balanced\", \"delay\" or \"throughput\"";
     for (text, told) in [
         ("[cap]\nprefer = 1.1", prefers),
@@ -225,7 +225,7 @@ fn what_is_refused_is_told_with_what_to_write() {
 }
 
 #[test]
-fn what_is_no_toml_is_told_with_what_to_write() {
+fn toml_errors_say_what_to_write() {
     for (text, ends) in [
         (
             "[cap]\npolicy=fixed # it",
@@ -239,10 +239,7 @@ fn what_is_no_toml_is_told_with_what_to_write() {
             "[cap]\nrtt_ms = 5\n[queue]\n[cap] # again\nmargin_bytes = 0",
             "not TOML: [cap] is given twice: put its keys together, below the first",
         ),
-        (
-            "[cap]\nrtt_ms = 5\nrtt_ms = 6",
-            ": it is given twice, and TOML wants it once: leave one",
-        ),
+        ("[cap]\nrtt_ms = 5\nrtt_ms = 6", ": it is given twice: keep one"),
     ] {
         let error = error(text);
         assert!(error.starts_with("not TOML: ") && error.ends_with(ends), "{error}");
@@ -250,7 +247,7 @@ fn what_is_no_toml_is_told_with_what_to_write() {
 }
 
 #[test]
-fn a_list_holds_several_and_each_is_checked() {
+fn each_value_of_a_list_is_checked() {
     let config = Config::parse("[[deadline]]\nport = 5005\ndeadline_ms = 10\n[[deadline]]\nport = 5006\n").unwrap();
     let ports: Vec<u16> = config.deadline.iter().map(|rule| rule.conditions.port()).collect();
     assert_eq!(ports, [5005, 5006]);
@@ -290,7 +287,7 @@ fn an_unknown_section_is_refused_by_name() {
 }
 
 #[test]
-fn a_value_with_its_unit_in_it_names_the_key() {
+fn a_value_with_a_unit_is_refused_with_the_key() {
     let error = Config::parse("[cap]\ncapacity_mbit = \"20 Mbit/s\"")
         .unwrap_err()
         .to_string();
@@ -301,7 +298,7 @@ fn a_value_with_its_unit_in_it_names_the_key() {
 }
 
 #[test]
-fn a_range_of_ports_is_refused_as_such() {
+fn a_range_of_ports_is_refused() {
     for ports in ["\"5000-5010\"", "[5000, 5010]"] {
         let error = Config::parse(&format!("[[rule]]\nport = {ports}\nclass = \"bulk\""));
         let error = error.unwrap_err().to_string();
@@ -331,7 +328,7 @@ fn an_integer_capacity_is_accepted() {
     );
 }
 
-/// A section's text in which everything that must be given is given, and this key has this value.
+/// A section's text with all required keys, and this value of this key.
 fn with(section: &Section, key: &ConfigKey, value: &str) -> String {
     let keys = section.keys();
     let needs = |other: &ConfigKey, absent: &Absent| {
@@ -377,7 +374,7 @@ fn every_numeric_key_has_a_range() {
 }
 
 #[test]
-fn every_numeric_key_is_accepted_just_inside_its_range_and_refused_just_outside() {
+fn numeric_keys_are_accepted_just_inside_their_range_only() {
     for (section, key) in every_key() {
         let Some(range) = key.range.first() else { continue };
         let (least, most) = (*range.start(), *range.end());
@@ -404,7 +401,7 @@ fn every_numeric_key_is_accepted_just_inside_its_range_and_refused_just_outside(
 }
 
 #[test]
-fn every_declared_section_is_one_of_the_configuration_and_the_other_way_round() {
+fn declared_sections_and_the_configuration_agree() {
     let written = toml::Table::try_from(Config {
         interface: Some("wlan0".to_owned()),
         ..Config::default()
@@ -424,7 +421,7 @@ fn no_line_of_the_default_file_is_wider_than_100_columns() {
 }
 
 #[test]
-fn what_was_not_read_from_text_is_checked_as_strictly() {
+fn configurations_not_from_text_are_checked_as_strictly() {
     assert_eq!(Config::default().check(), Ok(()));
     let rule = |change: fn(&mut PrioritySection)| {
         let mut rule = PrioritySection {
@@ -456,7 +453,7 @@ fn what_was_not_read_from_text_is_checked_as_strictly() {
 }
 
 #[test]
-fn a_rule_is_the_same_after_its_way_over_the_control_socket() {
+fn a_rule_survives_the_control_socket() {
     let sent = r#"{"name":"camera","exe":"/usr/bin/camera","user":null,"policy":"rr","priority":7}"#;
     let rule: PrioritySection = serde_json::from_str(sent).unwrap();
     assert_eq!(rule.conditions.exe.as_deref(), Some("/usr/bin/camera"));
@@ -466,10 +463,10 @@ fn a_rule_is_the_same_after_its_way_over_the_control_socket() {
 }
 
 #[test]
-fn each_table_refuses_by_name_a_condition_that_it_cannot_enforce() {
+fn each_table_refuses_conditions_that_it_cannot_enforce() {
     assert_eq!(
         error("[[background]]\naddress = \"192.0.2.1\"\nport = 1\nunit = \"rsync.service\""),
-        "`[[background]]` cannot match `unit`: background flows are told apart by address and port only; run the \
+        "`[[background]]` cannot match `unit`: background flows are identified by address and port only; run the \
          program at nice 19 (`Nice=19` in its unit), and its sockets are background"
     );
     let conditions = names_of::<Conditions>();
@@ -587,13 +584,13 @@ proptest! {
     }
 
     #[test]
-    fn so_is_what_resembles_a_configuration(text in lines()) {
+    fn text_like_a_configuration_is_accepted_or_refused_in_one_line(text in lines()) {
         is_accepted_or_refused_in_one_line(&text)?;
     }
 }
 
 #[test]
-fn a_rule_has_the_conditions_that_count_where_none_are_given() {
+fn a_rule_has_the_default_conditions() {
     let config = Config::parse("[[chain]]\nlocal_port = 1\nbudget_ms = 5\n[[deadline]]\nport = 2").unwrap();
     let chain = &config.chain[0];
     assert_eq!((chain.conditions.protocol, chain.user()), (Some(Protocol::Udp), "root"));
@@ -601,7 +598,7 @@ fn a_rule_has_the_conditions_that_count_where_none_are_given() {
 }
 
 #[test]
-fn a_rate_is_a_number_or_is_found() {
+fn a_rate_is_a_number_or_auto() {
     let rate = |text: &str| Config::parse(&format!("[link]\nrate_mbit = {text}")).map(|config| config.link.rate_mbit);
     assert_eq!(rate("8").unwrap(), Some(RateMbit::Fixed(8.0)));
     assert_eq!(rate("\"auto\"").unwrap(), Some(RateMbit::Estimated));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What holds between several keys, of a configuration in which each by itself is right. Returns the first condition
-//! that does not hold.
+//! Conditions between several keys of a configuration whose keys are valid each. Returns the first violation.
 
 use crate::model::Protocol;
 use std::collections::BTreeSet;
@@ -11,11 +10,11 @@ use super::{
 };
 use crate::matcher::{Glob, Matcher};
 
-/// All chains together may use so much of one CPU: the other processes need the rest.
+/// The share of one CPU for all chains together: other processes need the rest.
 const CHAINS_PERCENT: u64 = 80;
-/// Rules of each table: the kernel has room for so many.
+/// The most rules of each table, as the kernel's tables have it.
 const RULES: usize = 256;
-/// And so many `[[deadline]]`s, and `[[background]]`s.
+/// The most `[[deadline]]`s, and `[[background]]`s.
 pub const MOST_FLOWS: usize = 1024;
 /// In all files together.
 pub const CLASS_RULES: usize = 1024;
@@ -131,7 +130,7 @@ impl Config {
         )
     }
 
-    /// Of a text by itself: `--interface` may name fewer links than a file has.
+    /// Not for `--interface`, which may name fewer links than the file.
     pub(super) fn check_uplinks_are_named(&self) -> Result<(), ConfigError> {
         let named: Vec<&String> = self.interface.iter().chain(&self.interfaces).collect();
         let is_named = |own: &UplinkSection| own.interface.as_ref().is_none_or(|name| named.contains(&name));
@@ -171,7 +170,7 @@ impl Config {
             require(
                 conditions.exe.is_some() || conditions.user.is_some(),
                 "priority.exe",
-                "must be given, or else user: only root may decide what gets real time",
+                "must be given, or else user: only root may decide what gets real-time priority",
             )?;
             require(
                 rule.name.as_ref().is_none_or(|name| name.len() <= LONGEST_NAME),
@@ -205,7 +204,7 @@ impl Config {
             require(
                 *conditions != Conditions::default(),
                 "rule.class",
-                "is for every flow there is, since the rule has no condition: give it one",
+                "has no condition, so that it would match every flow: give it one",
             )?;
             let asks_only_packet = Matcher::new(conditions, None).asks_only_packet() && conditions.user.is_none();
             require(
@@ -242,7 +241,7 @@ impl PrioritySection {
     /// Runtime, deadline and period, for the policy "deadline".
     ///
     /// # Errors
-    /// Where one is missing, or they are in no order.
+    /// If one is missing, or they are inconsistent.
     pub fn deadline_times(&self) -> Result<[Duration; 3], ConfigError> {
         let (Some(runtime), Some(period)) = (self.runtime_us, self.period_us) else {
             return Err(wrong("priority.policy", "\"deadline\" needs runtime_us and period_us"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Values as JSON and back: a struct by its fields, an enumeration by its kind. What a field has by default is left out.
+//! Values as JSON and back: a struct by its fields, an enumeration by its kind. Default values are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-/// What is written of an error: its text is for people.
+/// The form of an error, whose text is for people.
 const FAILED: &str = "failed";
 
 pub trait Written {
     fn write(&self) -> Value;
 
-    /// Left out of what holds it, and read where it is missing.
+    /// Left out when written, and restored when read.
     fn is_default(&self) -> bool {
         false
     }
@@ -25,7 +25,7 @@ pub trait Readable: Written + Sized {
     fn read(value: &Value) -> Result<Self, String>;
 }
 
-/// A struct: each field under its name, but for the text for people after a `;`.
+/// A struct: each field under its name, except texts for people, after a `;`.
 macro_rules! fields {
     ($($of:ty { $($field:ident),* $(,)? $(; $text:ident)? })*) => {$(
         impl $crate::corpus::plain::Written for $of {
@@ -46,7 +46,7 @@ macro_rules! fields {
     )*};
 }
 
-/// An enumeration: its kind alone, or an object with the kind's fields under it. Those without a name get one here.
+/// An enumeration: its kind alone, or an object with the kind's fields. Unnamed fields get a name here.
 macro_rules! kinds {
     ($($of:ty $(, read as $read:ty)? {
         $($kind:ident $({ $($field:ident),* $(; $text:ident)? })? $(( $($at:ident),* ))?,)*

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes a recording of each engine of this process into the folder that `GIVEWAY_CORPUS` names; without it, nothing.
-// The one place of this crate with files, and only where the feature is asked for.
+//! Writes a recording of each engine of this process into the folder `GIVEWAY_CORPUS`; without it, nothing.
+// The only part of this crate with files, and only with the feature.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use std::fs::File;
@@ -17,7 +17,7 @@ use super::plain::Written;
 
 static RECORDED: AtomicUsize = AtomicUsize::new(0);
 
-/// One engine's.
+/// Of one engine.
 #[derive(Debug)]
 pub struct Recording {
     inputs: File,
@@ -28,13 +28,13 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// None where nothing is to be recorded.
+    /// None: not recording.
     pub fn of_network(now: Duration, config: &impl Written, setup: &impl Written, seed: [u8; 32]) -> Option<Self> {
         let header = json!({"engine": "network", "t": now.write(), "config": config.write(), "setup": setup.write()});
         Self::new(&header, seed)
     }
 
-    /// None where nothing is to be recorded.
+    /// None: not recording.
     pub fn of_priority(
         limits: &impl Written,
         grants: &impl Written,
@@ -69,12 +69,12 @@ impl Recording {
         Some(recording)
     }
 
-    /// An input; before its actions.
+    /// Records an input, before its actions.
     pub fn input(&mut self, now: Duration, input: &impl Written) {
         self.note(&json!({"t": now.write(), "in": input.write()}));
     }
 
-    /// What is asked of an engine by a call of its own; before its actions.
+    /// Records a direct call of an engine, before its actions.
     pub fn call(&mut self, now: Duration, call: &impl Written) {
         self.note(&json!({"t": now.write(), "call": call.write()}));
     }
@@ -85,7 +85,7 @@ impl Recording {
         }
     }
 
-    /// The kernel's randomness is replaced by what follows from the seed, which the replay can draw as well.
+    /// Replaces the kernel's randomness by a sequence of the seed, which the replay can draw as well.
     pub fn refreshed(&mut self, slept: Duration) -> [u8; 32] {
         self.note(&json!({"slept": slept.write()}));
         let mut random = [0; 32];
@@ -103,7 +103,7 @@ fn create(folder: &Path, name: &str) -> Option<File> {
     File::create(folder.join(name)).ok()
 }
 
-/// A recording that cannot be written is found by its replay.
+/// A write error shows in the replay.
 fn line(file: &mut File, value: &Value) {
     let _ = file.write_all(format!("{value}\n").as_bytes());
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every recording of `engine/tests/corpus`, replayed: the same actions in the same order. `GIVEWAY_CORPUS` names another
-//! folder, as one with new recordings. Where a change of behaviour is meant, `GIVEWAY_CORPUS_REWRITE=1 cargo test --lib replay`
-//! writes the actions anew, and fails once more to show what has changed; the commit says why.
+//! Every recording of `engine/tests/corpus` is replayed: the same actions in the same order. `GIVEWAY_CORPUS` names
+//! another folder, such as one with new recordings. For an intended change of behaviour, `GIVEWAY_CORPUS_REWRITE=1
+//! cargo test --lib replay` rewrites the actions, and fails once more to show the difference; the commit gives the
+//! reason.
 // Recordings are files.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
@@ -23,7 +24,7 @@ use crate::priority::call::Call;
 use crate::priority::{self, Grants, Priority, first_match};
 
 const CORPUS: &str = "tests/corpus";
-/// Of an input or an action in a message.
+/// The longest input or action in a message.
 const SHOWN: usize = 600;
 const ENGINE: &str = "engine";
 
@@ -36,7 +37,7 @@ struct Engine {
 enum Kind {
     Network {
         network: Box<Network>,
-        /// How the kernel's randomness goes on.
+        /// The sequence of the kernel's randomness.
         random: Box<ChaCha20Rng>,
     },
     Priority(Box<Priority>),
@@ -62,7 +63,7 @@ impl Engine {
         Ok(Self { kind, inputs: 0 })
     }
 
-    /// What follows from a line of inputs.
+    /// The actions after a line of inputs.
     fn follow(&mut self, line: &Value) -> Result<Vec<Value>, String> {
         self.inputs += 1;
         match &mut self.kind {
@@ -88,7 +89,7 @@ impl Engine {
     }
 }
 
-/// Which rule matches is decided outside, by the engine's rules: that is replayed too.
+/// Rules are matched outside of the engine, by its rules: that is replayed too.
 fn matched_anew(engine: &Priority, input: priority::Input) -> priority::Input {
     match input {
         priority::Input::Started { started, rule: _ } => priority::Input::Started {
@@ -99,7 +100,7 @@ fn matched_anew(engine: &Priority, input: priority::Input) -> priority::Input {
     }
 }
 
-/// What is refused has no actions.
+/// A refused call has no actions.
 fn call_on(engine: &mut Priority, now: Duration, call: Call) -> Vec<priority::Action> {
     let answer = match call {
         Call::Chains(chains) => {
@@ -135,7 +136,7 @@ fn shown(text: &str) -> String {
     text.chars().take(SHOWN).collect()
 }
 
-/// All actions that follow from the inputs, each with the input before it.
+/// All actions, each with the input before it.
 fn replayed(inputs: &str) -> (Vec<Value>, Vec<&str>) {
     let (mut actions, mut after) = (Vec::new(), Vec::new());
     let mut engine: Option<Engine> = None;
@@ -157,7 +158,7 @@ fn replayed(inputs: &str) -> (Vec<Value>, Vec<&str>) {
     (actions, after)
 }
 
-/// Where two lists of actions differ first.
+/// The first difference of two lists of actions.
 fn difference(recorded: &[Value], (replayed, after): &(Vec<Value>, Vec<&str>)) -> Option<String> {
     let at = (0..recorded.len().max(replayed.len())).find(|at| recorded.get(*at) != replayed.get(*at))?;
     let one = |list: &[Value]| {
@@ -175,7 +176,7 @@ fn difference(recorded: &[Value], (replayed, after): &(Vec<Value>, Vec<&str>)) -
     ))
 }
 
-/// How many actions of each kind there are in one list and not in the other.
+/// The surplus of actions of each kind in one list.
 fn counted(recorded: &[Value], replayed: &[Value]) -> String {
     let mut kinds: BTreeMap<String, i64> = BTreeMap::new();
     for (list, sign) in [(recorded, -1), (replayed, 1)] {
@@ -201,7 +202,7 @@ fn recordings() -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_recording_is_followed_by_the_same_actions_in_the_same_order() {
+fn every_recording_replays_to_the_same_actions() {
     let rewrites = std::env::var_os("GIVEWAY_CORPUS_REWRITE").is_some();
     let mut differences = Vec::new();
     for path in recordings() {

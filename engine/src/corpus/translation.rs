@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How the engines' configuration, inputs and actions are written in the corpus: the network engine's here, the priority
-//! engine's in [`priority`]. What is renamed or moved in an engine is translated here, so that no recording changes with it.
+//! The engines' configuration, inputs and actions in the corpus: the network engine's here, the priority engine's in
+//! [`priority`]. Renamed or moved items of an engine are mapped here, so that no recording changes with them.
 
 use serde_json::{Map, Value, json};
 
@@ -35,7 +35,7 @@ use crate::{enforcement, sockets};
 pub mod priority;
 
 fields! {
-    // What an engine is made with.
+    // The parameters of an engine.
     Setup { seed, keys, rtt_resolution, background, dry_run, backends }
     Means { control, receive_window }
     Backends { bpf, htb, marks, dry_run }
@@ -99,14 +99,14 @@ fields! {
         sojourn_target_us, sojourn_interval_us, admission, drop_late, cpu_gate, call_marks, packet_rules, marks,
     }
 
-    // What arrives.
+    // Received traffic.
     Arrival { ifindex, name, hindrance, bridge, mtu_bytes, others }
     Arrived { passed_bytes, ordered_bytes }
     Counted { limits, orders }
     Passed { passed_bytes, passed_packets, dropped_packets, backlog_packets, backlog_bytes }
     downlink::DetourPlan { links, mtu_bytes, limits, orders }
 
-    // Other devices of the group.
+    // Peers.
     Filtered { off_link, malformed, older_version, older_from }
 }
 
@@ -196,7 +196,7 @@ kinds! {
     queue::QueueRequest { Set(plan), Tune(tuning), }
 }
 
-/// Of kinds that have another name in the engine: that of the recording, the subject's, and its own name there.
+/// Kinds with another name in the engine: the recording's name, the subject, and the name there.
 const RENAMED: [(&str, &str, &str); 6] = [
     ("Niced", "Nice", "Outcome"),
     ("NiceTaken", "Nice", "Taken"),
@@ -206,7 +206,7 @@ const RENAMED: [(&str, &str, &str); 6] = [
     ("DetourLost", "Downlink", "Lost"),
 ];
 
-/// A recording names no subject.
+/// A recording has no subjects.
 impl Written for Input<'_> {
     fn write(&self) -> Value {
         let named = |kind_name: &str, fields: &[(&str, &dyn Written)]| {
@@ -290,7 +290,7 @@ fn with_kind(value: &Value, name: &str) -> Value {
     }
 }
 
-/// One line of what followed. A change is written without what is said of it.
+/// One line of actions. A change is written without its texts.
 impl Written for Action {
     // Long: an arm an action.
     fn write(&self) -> Value {
@@ -337,7 +337,7 @@ impl Written for Action {
             }
             Self::Nice(nice::Action::Causes(causes)) => of("NiceCauses", &[("causes", causes)]),
             Self::Report(Outgoing { to, datagram }) => {
-                // The end of the seal tells it from all others.
+                // The end of the seal identifies it.
                 let seal = hex(&datagram[datagram.len().saturating_sub(8)..]);
                 of("Report", &[("to", to), ("bytes", &datagram.len()), ("seal", &seal)])
             }
@@ -369,7 +369,7 @@ fn changed(change: &Change) -> Map<String, Value> {
         Subject::Cgroup { path } => json!(["cgroup", path]),
         Subject::Kernel => json!(["kernel"]),
     };
-    // Names of these are plain values; other texts are for people.
+    // These names are plain values; other texts are for people.
     let is_plain = matches!(
         change.setting,
         Setting::CongestionControl | Setting::Class | Setting::Scheduling
@@ -399,7 +399,7 @@ impl Readable for Cookie {
     }
 }
 
-/// Of a rule for classes: file and line, and its identity in place of its words.
+/// A rule for classes: file and line, and its identity in place of its texts.
 impl Written for Rules {
     fn write(&self) -> Value {
         self.rules
@@ -487,7 +487,7 @@ impl Written for &[u8] {
     }
 }
 
-/// A datagram outlives the input that borrows it; a test may let it live for ever.
+/// A datagram outlives the input that borrows it; a test may leak it.
 impl Readable for &'static [u8] {
     fn read(value: &Value) -> Result<Self, String> {
         bytes(value).map(|bytes| &*bytes.leak())
@@ -507,7 +507,7 @@ impl Readable for Keyring {
     }
 }
 
-/// Sections and keys that are not as by default.
+/// Sections and keys with other than the default values.
 impl Written for Config {
     fn write(&self) -> Value {
         let object = |config: &Self| serde_json::to_value(config).unwrap_or_default();

@@ -1,44 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How much of what arrives by a link bulk and background may have together, where the link's rate downwards is known. Input:
-//! that rate, and what has come so far. Output: the rate that they are to be held to, where it is worth a change.
+//! The rate of bulk and background downloads on a link whose download rate is known. Input: that rate, and the received
+//! traffic so far. Output: their total rate, when it is worth a change.
 //!
-//! They get `PART` of the rate, less what passes untouched. A part of the rate stays free: the queue must stand here, where it
-//! has an order, and not at the remote host, where it has none; and what starts gets its first packets through before anything
-//! here has seen them. What passes counts as long as it comes, and for some time afterwards: answers come in bursts. What comes
-//! between two looks counts at once, and not for long; as of a tenth of a second it counts for longer: a burst now and then is no rate.
+//! They get `PART` of the link's rate, less the other traffic. A part of the rate stays free: the queue must form here,
+//! where it is ordered, and not at the remote side, where it is not; and new traffic gets its first packets through
+//! before anything here has seen them. Other traffic counts while it lasts, and for some time afterwards, since
+//! responses come in bursts. Traffic between two polls counts at once, but briefly; over a tenth of a second it counts
+//! longer: a single burst is no rate.
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Passing;
 use crate::rate::mbit;
 
-/// Of the rate of the link. docs/downloads.md has what others gave.
+/// Of the link's rate (docs/explanation/downloads.md compares other values).
 pub const PART: f64 = 0.8;
-/// They always have so much of it, whatever polls: connections live on.
+/// The part that they always have, whatever else arrives: connections stay alive.
 const BACKGROUND_MIN: f64 = 0.05;
-/// What passed between two looks is forgotten by a factor of e in so long; and what passed in [`SPAN`].
+/// The decay (by a factor of e) of the traffic between two polls; and of that in [`SPAN`].
 const FORGETS_AT_ONCE: Duration = Duration::from_millis(40);
 const FORGETS: Duration = Duration::from_millis(500);
 const SPAN: Duration = Duration::from_millis(100);
-/// A change by less than that is not made.
+/// A smaller change is not made.
 const WORTH_IT: f64 = 0.05;
-/// Within this time of what was ordered it is looked at often, else once in this time.
+/// Within this time of ordered traffic polls are frequent, else one in this time.
 const LULL: Duration = Duration::from_secs(1);
-/// Between two looks so many packets may have come, within these times: one packet of a call is no rate. What starts is seen, and
-/// yielded to, within this time and a round trip.
+/// Packets that may arrive between two polls, within these bounds: one packet of a call is no rate. New traffic is
+/// seen, and yielded to, within this time and an RTT.
 const PACKETS_BETWEEN: f64 = 16.0;
 const BETWEEN: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
 const PACKET_BYTES: f64 = 1500.0;
 
-/// What takes so long stands in a queue; less is one packet of many segments.
+/// A longer delay is a queue; a shorter one is a single packet of many segments.
 pub const WAITS: Duration = Duration::from_millis(25);
-/// Where packets of bulk and background wait before the link and none waits here for so much longer than not, more is let through
-/// than it carries.
+/// When packets of bulk and background queue before the link rather than here for this much longer than not, the rate
+/// is higher than the link's.
 const TOO_HIGH_AFTER: Duration = Duration::from_secs(3);
 
-/// What is said of a link's rate downwards, and where.
+/// A link's download rate, and its source.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DownloadRate {
     pub ifindex: u32,
@@ -51,7 +53,7 @@ impl DownloadRate {
         self.mbit * 125_000.0
     }
 
-    /// What bulk and background may have while nothing else comes, bytes a second.
+    /// The rate of bulk and background without other traffic, bytes a second.
     pub fn most(&self) -> u64 {
         ((self.bytes_per_s() * PART) as u64).max(1)
     }
@@ -73,24 +75,24 @@ impl OrderView {
     }
 }
 
-/// Bytes that have come by a link so far.
+/// Bytes received on a link so far.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Arrived {
-    /// Untouched.
+    /// Not ordered.
     pub passed_bytes: u64,
     /// Of bulk and background.
     pub ordered_bytes: u64,
 }
 
 /// For `status`.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct OrderView {
     pub interface: String,
     pub rate_mbit: f64,
     pub configured_in: String,
-    /// What bulk and background may have now, together.
+    /// The present total rate of bulk and background.
     pub available_mbit: f64,
-    /// What comes before it.
+    /// The throughput of the other traffic.
     pub throughput_mbit: f64,
     pub bulk: Passing,
     pub background: Passing,
@@ -99,20 +101,20 @@ pub struct OrderView {
 #[derive(Clone, Debug)]
 pub struct Order {
     rate: DownloadRate,
-    /// As it was last asked for.
+    /// As last requested.
     available: u64,
-    /// Bytes a second, since the latest look, and in the latest [`SPAN`]s.
+    /// Bytes a second, since the latest poll, and over the latest [`SPAN`]s.
     at_once: f64,
     passing: f64,
-    /// Bytes that passed in the present one, and when it began.
+    /// Bytes of other traffic in the present one, and its beginning.
     span: (Duration, u64),
     looked: Option<Duration>,
     latest: Option<(Duration, Arrived)>,
-    /// When something of bulk or background was last seen.
+    /// When bulk or background was last seen.
     busy: Option<Duration>,
-    /// What its queues let pass: bulk's and background's.
+    /// The throughput of its queues: bulk's and background's.
     pub queues: [Passing; 2],
-    /// For how much longer packets have waited before the link than not, since some last waited here.
+    /// How much longer packets have queued before the link than not, since they last queued here.
     waited_before: Duration,
     judged: Option<Duration>,
     is_too_high: bool,
@@ -136,7 +138,7 @@ impl Order {
         }
     }
 
-    /// Takes in whether packets of bulk or background wait in a queue before the link, after its own have been counted.
+    /// Takes in whether packets of bulk or background queue before the link, after its own counters.
     pub fn judge(&mut self, now: Duration, waits_before: bool) {
         let waiting: u64 = self.queues.iter().map(|queue| queue.passed.backlog_bytes).sum();
         let waits_here = waiting as f64 > self.available as f64 * WAITS.as_secs_f64();
@@ -150,12 +152,12 @@ impl Order {
         self.is_too_high |= self.waited_before >= TOO_HIGH_AFTER;
     }
 
-    /// More than the link carries is let through: the queue stands before it, and this order does nothing.
+    /// The rate is higher than the link's: the queue forms before it, and this order has no effect.
     pub fn is_too_high(&self) -> bool {
         self.is_too_high
     }
 
-    /// What bulk and background have, Mbit/s.
+    /// The throughput of bulk and background, Mbit/s.
     fn ordered_mbit(&self) -> f64 {
         self.queues.iter().map(|queue| queue.throughput_mbit).sum()
     }
@@ -177,7 +179,7 @@ impl Order {
         &self.rate
     }
 
-    /// When it is time for a look at what has come.
+    /// When to read the counters next.
     pub fn next_look(&self) -> Duration {
         let Some(looked) = self.looked else {
             return Duration::ZERO;
@@ -191,8 +193,8 @@ impl Order {
         Duration::from_secs_f64((PACKETS_BETWEEN * PACKET_BYTES / self.rate.bytes_per_s()).min(1.0)).clamp(least, most)
     }
 
-    /// Takes in what has come so far; None: nothing tells. Returns what bulk and background may have from now on, bytes a second,
-    /// where that is to be changed.
+    /// Takes in the received traffic so far; None: unknown. Returns the new rate of bulk and background, bytes a
+    /// second, if it changes.
     pub fn observe(&mut self, now: Duration, arrived: Option<Arrived>) -> Option<u64> {
         self.looked = Some(now);
         let arrived = arrived?;
@@ -244,7 +246,7 @@ impl Order {
     }
 }
 
-/// Bytes a second: of what has just passed, or what is left of the rate before.
+/// Bytes a second: the latest traffic, or the decayed earlier rate.
 fn latest_or_remembered(before: f64, took: Duration, forgets: Duration, passed: f64) -> f64 {
     let remembered = before * (-took.as_secs_f64() / forgets.as_secs_f64()).exp();
     remembered.max(passed / took.as_secs_f64())
@@ -263,7 +265,7 @@ mod tests {
     };
     const PASS: Duration = Duration::from_millis(100);
 
-    /// What is available after each of so many polls, while so much passes untouched, Mbit/s.
+    /// The available rate after each of so many polls, with this other traffic, Mbit/s.
     fn follow(order: &mut Order, from: u32, polls: u32, throughput_mbit: f64, arrived: &mut Arrived) -> Vec<f64> {
         let of_poll = |pass: u32| {
             arrived.passed_bytes += (throughput_mbit * 12_500.0) as u64;
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn bulk_and_background_have_what_is_left_and_at_least_a_trickle() {
+    fn bulk_and_background_have_the_rest_and_at_least_their_minimum() {
         let (mut order, mut arrived) = (Order::new(RATE), Arrived::default());
         assert_eq!(follow(&mut order, 0, 3, 0.0, &mut arrived), [16.0; 3]);
         let available = follow(&mut order, 3, 2, 7.0, &mut arrived);
@@ -287,9 +289,9 @@ mod tests {
         assert!(available.is_sorted() && available[19] > 15.0, "{available:?}");
     }
 
-    /// 50 kB twice a second are 0.8 Mbit/s, and come within one look.
+    /// 50 kB twice a second are 0.8 Mbit/s, and arrive within one poll.
     #[test]
-    fn a_burst_now_and_then_takes_little_of_what_bulk_has() {
+    fn rare_bursts_take_little_from_bulk() {
         let (mut order, mut arrived) = (Order::new(RATE), Arrived::default());
         let (mut sum, looks) = (0.0, 500);
         for look in 0..looks {
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_is_not_worth_it_is_not_made() {
+    fn small_changes_are_not_made() {
         let mut order = Order::new(RATE);
         let mut observe = |ms: u64, passed_bytes| {
             let arrived = Arrived {
@@ -315,14 +317,14 @@ mod tests {
         assert_eq!(observe(0, 0), None);
         // 0.4 Mbit/s of 16.
         assert_eq!(observe(100, 5_000), None);
-        // As much again; and a look too soon says nothing.
+        // As much again; and a poll that is too early shows nothing.
         assert_eq!(observe(119, 500_000), None);
         let wanted = observe(200, 30_000).unwrap();
         assert!((1_745_000..1_755_000).contains(&wanted), "{wanted}");
     }
 
     #[test]
-    fn where_nothing_is_ordered_it_is_looked_at_once_a_second() {
+    fn without_ordered_traffic_polls_are_once_a_second() {
         let (mut order, mut arrived) = (Order::new(RATE), Arrived::default());
         assert!(order.next_look() <= PASS);
         order.observe(PASS, Some(arrived));
@@ -335,13 +337,13 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_link_is_looked_at_less_often() {
+    fn a_slow_link_is_polled_less_often() {
         let between = |mbit| Order::new(DownloadRate { mbit, ..RATE }).between().as_millis();
         assert_eq!([0.5, 4.0, 20.0, 1000.0].map(between), [100, 48, 20, 20]);
     }
 
     #[test]
-    fn a_rate_is_too_high_while_packets_wait_before_the_link_and_none_waits_here() {
+    fn a_rate_is_too_high_while_packets_queue_before_the_link_only() {
         let mut order = Order::new(RATE);
         // 25 ms of 16 Mbit/s are 50 kB.
         let mut judge = |s: u64, waits_before, waiting_kb: u64| {
@@ -360,7 +362,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_counted_they_have_between_a_background_min_and_their_part(
+        fn for_any_counters_the_rate_stays_between_minimum_and_part(
             counted in prop::collection::vec((0u64..2_000, any::<u64>(), any::<u64>()), 1..50),
             mbit in 0.01..10_000.0,
         ) {

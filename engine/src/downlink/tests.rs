@@ -33,7 +33,7 @@ fn plan(links: &[(u32, &str)], numbers: &[LimitNumber]) -> Option<DetourPlan> {
     })
 }
 
-/// One limit holds on eth0.
+/// One limit is active on eth0.
 fn limiting() -> Downlink {
     let mut downlink = Downlink::default();
     assert_eq!(downlink.follow(vec![limit(1)]), None);
@@ -48,7 +48,7 @@ fn limiting() -> Downlink {
 }
 
 #[test]
-fn nothing_is_install_without_a_limit_and_all_of_it_goes_with_the_last_one() {
+fn nothing_is_installed_without_a_limit_and_the_last_one_removes_it() {
     let mut downlink = Downlink::default();
     assert_eq!(downlink.observe(Duration::ZERO, vec![arrival(ETH, "eth0")]), None);
     assert!(!downlink.is_wanted());
@@ -65,12 +65,12 @@ fn nothing_is_install_without_a_limit_and_all_of_it_goes_with_the_last_one() {
     );
     assert_eq!(downlink.follow(Vec::new()), Some(None));
     let (changes, _) = downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
-    assert_eq!(changes[0].reason, "no limit is wanted any more");
+    assert_eq!(changes[0].reason, "no limit is set any more");
     assert!(!downlink.is_wanted() && downlink.limiting().next().is_none());
 }
 
 #[test]
-fn what_would_be_bypassed_keeps_the_link_as_it_is_and_is_told_of() {
+fn a_filter_that_would_be_bypassed_is_reported_and_nothing_installed() {
     let mut downlink = limiting();
     let filtered = Arrival {
         hindrance: Some("a filter of tc's stands there".to_owned()),
@@ -82,13 +82,13 @@ fn what_would_be_bypassed_keeps_the_link_as_it_is_and_is_told_of() {
         "also when it comes later"
     );
     downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
-    let reason = "what arrives by eth0 is not limited: a filter of tc's stands there";
+    let reason = "downloads on eth0 are not limited: a filter of tc's stands there";
     assert_eq!(downlink.serves(ETH), Some(Err(reason.to_owned())));
     assert_eq!(downlink.shortfalls(), [reason]);
 }
 
 #[test]
-fn what_a_limit_lets_pass_now_is_told_from_its_first_second_on_and_once_it_is_install_anew() {
+fn the_throughput_of_a_limit_is_known_from_its_first_second() {
     let mut downlink = limiting();
     let mut shown_mbit = |ms, passed_bytes| {
         let passed = Passed {
@@ -111,7 +111,7 @@ fn what_a_limit_lets_pass_now_is_told_from_its_first_second_on_and_once_it_is_in
 }
 
 #[test]
-fn of_a_bridge_and_its_port_the_bridge_alone_is_taken() {
+fn a_port_of_a_managed_bridge_is_left_out() {
     let mut downlink = Downlink::default();
     downlink.follow(vec![limit(1)]);
     let port = Arrival {
@@ -132,7 +132,7 @@ fn of_a_bridge_and_its_port_the_bridge_alone_is_taken() {
 }
 
 #[test]
-fn what_fails_or_is_taken_away_is_told_of_and_tried_again_later() {
+fn failures_and_removals_are_reported_and_retried() {
     let mut downlink = limiting();
     let changes = downlink.lost(Duration::ZERO, "somebody has deleted it".to_owned());
     assert_eq!(
@@ -147,7 +147,7 @@ fn what_fails_or_is_taken_away_is_told_of_and_tried_again_later() {
     assert!(downlink.conclude(second, Err("no ifb".to_owned())).0.is_empty());
     assert_eq!(
         downlink.serves(ETH).unwrap().unwrap_err(),
-        "what arrives by eth0 is not limited: no ifb"
+        "downloads on eth0 are not limited: no ifb"
     );
     assert_eq!(downlink.next_try(), Some(second * 3));
     assert_eq!(downlink.follow(Vec::new()), None, "nothing is there");
@@ -155,7 +155,7 @@ fn what_fails_or_is_taken_away_is_told_of_and_tried_again_later() {
 }
 
 #[test]
-fn a_link_that_refuses_is_left_alone_for_longer_and_longer_and_the_others_have_theirs() {
+fn a_refusing_link_backs_off_alone() {
     let mut downlink = Downlink::default();
     downlink.follow(vec![limit(1)]);
     let at = Duration::from_secs;
@@ -168,7 +168,7 @@ fn a_link_that_refuses_is_left_alone_for_longer_and_longer_and_the_others_have_t
         assert_eq!(look(&mut downlink, at(too_early)), None);
         assert_eq!(downlink.serves(ETH), Some(Ok("eth0".to_owned())));
         let why_not = downlink.serves(9).unwrap().unwrap_err();
-        assert_eq!(why_not, "what arrives by wlan0 is not limited: no room");
+        assert_eq!(why_not, "downloads on wlan0 are not limited: no room");
     }
     assert_eq!(look(&mut downlink, at(7)), Some(both.clone()));
     downlink.conclude(at(7), Ok(LeftOut::new()));
@@ -180,7 +180,7 @@ fn a_link_that_refuses_is_left_alone_for_longer_and_longer_and_the_others_have_t
 }
 
 #[test]
-fn a_pause_takes_it_down_and_a_dry_run_puts_nothing_up() {
+fn a_pause_removes_it_and_a_dry_run_installs_nothing() {
     let mut downlink = limiting();
     let reason = "try".to_owned();
     assert_eq!(downlink.pause(Some(&reason)), Some(None));
@@ -203,7 +203,7 @@ fn ordering(links: &[(u32, &str)], numbers: &[LimitNumber]) -> Option<DetourPlan
 }
 
 #[test]
-fn a_link_whose_rate_is_said_is_ordered_and_the_others_are_not() {
+fn only_links_with_a_known_rate_are_ordered() {
     let mut downlink = Downlink::default();
     assert_eq!(downlink.follow_rates(vec![RATE]), None);
     assert!(downlink.misses_arrivals());
@@ -220,7 +220,7 @@ fn a_link_whose_rate_is_said_is_ordered_and_the_others_are_not() {
     );
     assert_eq!(downlink.orders(ETH).map(|(link, _)| link), Some("eth0"));
     assert_eq!((downlink.orders(9).is_none(), downlink.limiting().count()), (true, 0));
-    // Limits hold on all of them, and what is ordered goes on as it was.
+    // Limits apply on all of them, and orders continue.
     let arrived = |passed_bytes| {
         let arrived = Arrived {
             passed_bytes,
@@ -242,20 +242,20 @@ fn a_link_whose_rate_is_said_is_ordered_and_the_others_are_not() {
     assert_eq!(downlink.follow_rates(Vec::new()), Some(plan(&both, &[1])));
     let (changes, _) = downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
     assert!(
-        changes.len() == 1 && changes[0].new == Value::from("as it comes"),
+        changes.len() == 1 && changes[0].new == Value::from("not shaped"),
         "{changes:?}"
     );
     assert!(downlink.orders(ETH).is_none());
 }
 
 #[test]
-fn where_what_arrives_cannot_be_ordered_it_is_said_and_tried_again() {
+fn a_failed_order_is_reported_and_retried() {
     let mut downlink = Downlink::default();
     downlink.follow_rates(vec![RATE]);
     assert!(downlink.observe(Duration::ZERO, vec![arrival(ETH, "eth0")]).is_some());
     let (changes, next) = downlink.conclude(Duration::ZERO, Err("no ifb".to_owned()));
     assert_eq!((changes.len(), next), (0, None));
-    assert_eq!(downlink.view().reasons, ["what arrives by eth0 is not ordered: no ifb"]);
+    assert_eq!(downlink.view().reasons, ["downloads on eth0 are not ordered: no ifb"]);
     let at = downlink.next_try().unwrap();
     assert_eq!(downlink.try_again(at), Some(ordering(&[(ETH, "eth0")], &[])));
     downlink.conclude(at, Ok(LeftOut::new()));
@@ -271,7 +271,7 @@ fn wanting_a_limit() -> Downlink {
 }
 
 #[test]
-fn the_largest_packet_of_a_link_belongs_to_the_plan() {
+fn the_mtu_belongs_to_the_plan() {
     let mut downlink = wanting_a_limit();
     let with_mtu = |mtu_bytes| Arrival {
         mtu_bytes,
@@ -292,7 +292,7 @@ fn the_largest_packet_of_a_link_belongs_to_the_plan() {
 }
 
 #[test]
-fn what_has_stood_for_a_minute_is_install_again_at_once_when_it_is_lost() {
+fn an_installation_that_lasted_a_minute_is_restored_at_once() {
     let mut downlink = wanting_a_limit();
     downlink.observe(Duration::ZERO, vec![arrival(2, "eth0")]).unwrap();
     let mut now = Duration::ZERO;
@@ -303,7 +303,7 @@ fn what_has_stood_for_a_minute_is_install_again_at_once_when_it_is_lost() {
         now += Duration::from_secs(1);
         downlink.try_again(now).unwrap();
     }
-    // And what does not stand has to wait longer and longer.
+    // One that does not last backs off.
     downlink.conclude(now, Ok(LeftOut::new()));
     downlink.lost(now, "somebody has switched it off".to_owned());
     now += Duration::from_secs(1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What connections receive beside what the queues for it let pass. Input: flows, and what these queues have just counted.
-//! Output: which flows pass by the queue that they should pass, and which links have a rate that seems too high.
+//! Compares the goodput of connections with the counters of their download queues. Input: flows, and the latest
+//! counters. Output: the flows that bypass their queue, and the links whose rate seems too high.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use crate::downlink::WAITS;
 use crate::model::{Class, Cookie, Protocol};
 use crate::sockets::flows::Tracked;
 
-/// A flow that receives less, Mbit/s, shows nothing.
+/// A lower goodput, Mbit/s, shows nothing.
 const LEAST_MBIT: f64 = 0.5;
-/// What should pass a queue is seen there, but for the time between two looks.
+/// At least this part of a flow is seen in its queue, given the time between two polls.
 const SEEN: f64 = 0.5;
 
 impl Overview<'_> {
-    /// Of each that receives in bulk, after a look at what has been counted: whether it passes by its queue.
+    /// For each download, after the counters were read: whether it bypasses its queue.
     pub fn bypasses(self, now: Duration) -> Vec<(Cookie, bool)> {
         let receiving = self.flows.iter().filter(|tracked| tracked.receiving.is_bulk());
         let bypass = |tracked: &Tracked| Some((tracked.flow.cookie, self.is_bypass(tracked, now)?));
         receiving.filter_map(bypass).collect()
     }
 
-    /// The local ports of UDP sockets whose downloads are limited, or ordered: they may only receive.
+    /// The local ports of UDP sockets whose downloads are limited or ordered, as they may only receive.
     pub fn ports_of_datagrams_held(&self) -> BTreeSet<u16> {
         let is_held = |tracked: &&Tracked| {
             let is_limited = tracked.judged.verdict.limits.down.is_some();
@@ -33,7 +33,7 @@ impl Overview<'_> {
         held.map(|tracked| tracked.flow.local.port()).collect()
     }
 
-    /// More of it arrives than its queue lets pass; None: it has none.
+    /// More arrives than its queue sends; None: it has no queue.
     fn is_bypass(&self, tracked: &Tracked, now: Duration) -> Option<bool> {
         let throughput_mbit = match tracked.judged.verdict.limits.down {
             Some(number) => self.downloads.throughput_mbit(number)?,
@@ -47,7 +47,7 @@ impl Overview<'_> {
     }
 }
 
-/// Of bulk or background, that waits before it arrives.
+/// Of bulk or background, with a queue before the link.
 pub fn is_late(tracked: &Tracked) -> bool {
     let waits = |(rtt, least): (Duration, Duration)| rtt.saturating_sub(least) >= WAITS;
     tracked.class > Class::Standard && tracked.receiving.rtts().is_some_and(waits)

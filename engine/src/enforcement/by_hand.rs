@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What was set by hand, with the flows that each holds for, what its queues let pass, and why it does not hold for some; for
-//! `status` and the lists.
+//! The settings by hand, with their flows, the counters of their queues, and why some are not enforced; for `status`
+//! and the lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Overview;
@@ -17,29 +18,29 @@ use crate::queue::BackgroundFlow;
 use crate::rate;
 use crate::sockets::flows::Tracked;
 
-/// Of why a limit does not hold for all of its flows.
+/// The most reasons for one setting.
 const MOST_REASONS: usize = 4;
 
-/// What is set, and what becomes of it.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+/// A setting, and its effect.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct HandView {
     #[serde(flatten)]
     pub set: SetByHand,
-    /// Flows that it holds for now.
+    /// Flows that it applies to now.
     pub flows: usize,
-    /// That its limit allows to be sent and received, and what its queues let pass of that, headers included; None without a
-    /// limit, and where it holds on no link.
+    /// Its limit for what is sent and received, and the throughput of its queues, headers included; None without a
+    /// limit, or if no link enforces it.
     pub upload_limit_mbit: Option<f64>,
     pub download_limit_mbit: Option<f64>,
     pub upload_mbit: Option<f64>,
     pub download_mbit: Option<f64>,
-    /// Why its limit, or its class, does not hold for some of these flows, or of what is forwarded.
+    /// Why its limit or class does not apply to some of these flows, or to forwarded traffic.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub not_enforced: BTreeSet<String>,
 }
 
 impl Overview<'_> {
-    /// Flows to this destination, of this user's or, for root, anybody's.
+    /// Flows to this destination: this user's, or for root anybody's.
     pub fn flows_to(&self, destination: &BackgroundFlow, uid: u32) -> usize {
         let is_it = |tracked: &&Tracked| {
             let is_own = uid == ROOT || tracked.known().2 == uid;
@@ -48,7 +49,7 @@ impl Overview<'_> {
         self.flows.iter().filter(is_it).count()
     }
 
-    /// The lowest class that any of its flows has now: its limit stands there.
+    /// The lowest present class of its flows: its limit is in that band.
     pub fn class_by_hand(&self, set: &SetByHand) -> Class {
         let flows = self.flows.iter().filter(|tracked| holds_for_flow(set, tracked));
         let of_flows = flows.map(|tracked| tracked.class).max();
@@ -94,7 +95,7 @@ impl Overview<'_> {
         wanted.map(view).collect()
     }
 
-    /// The limits that hold for the flow in place of this one.
+    /// The limits that apply to the flow instead of this one.
     fn in_place_of(&self, set: &SetByHand, tracked: &Tracked) -> Vec<String> {
         let Some(ChosenLimit { number, rates }) = set.limit else {
             return Vec::new();
@@ -104,32 +105,32 @@ impl Overview<'_> {
         let others = ways.into_iter().filter(|(rate, _)| rate.is_some());
         let others = others.filter_map(|(_, holds)| holds.filter(|holds| *holds != number));
         others
-            .map(|other| format!("{} holds in place of it", self.limit_shown(other)))
+            .map(|other| format!("{} applies instead", self.limit_shown(other)))
             .collect()
     }
 
     fn limit_shown(&self, number: LimitNumber) -> String {
         if let Some(place) = self.classes.rule_of_limit(number) {
-            return format!("the limit of the rule at {place}, which all its flows share,");
+            return format!("the limit of the rule at {place}, shared by all its flows,");
         }
         match self.classes.target_of_limit(number) {
-            Some(target) => format!("the limit that is set for {}", target.shown()),
+            Some(target) => format!("the limit set for {}", target.shown()),
             None => "the limit of its command (`giveway exec`)".to_owned(),
         }
     }
 
-    /// The limits of rules that bind this process, whatever limit a user who is not root chooses for it.
+    /// The rules' limits that bind this process, whatever limit a user other than root chooses for it.
     pub fn rules_that_bind(&self, process: &Process, rates: Rates) -> Vec<String> {
         let limits = self.classes.limits_by_rules(process);
         let ways = [(rates.up, limits.up), (rates.down, limits.down)];
         let bound: BTreeSet<LimitNumber> = ways.into_iter().filter_map(|(rate, holds)| rate.and(holds)).collect();
         bound
             .into_iter()
-            .map(|number| format!("{} holds in place of it", self.limit_shown(number)))
+            .map(|number| format!("{} applies instead", self.limit_shown(number)))
             .collect()
     }
 
-    /// What a container receives has no class here.
+    /// Downloads of a container have no class here.
     fn unordered(&self, set: &SetByHand) -> Option<String> {
         let Target::Cgroup { path, .. } = &set.target else {
             return None;
@@ -139,7 +140,7 @@ impl Overview<'_> {
         let is_ordered = self.downloads.ordering().next().is_some();
         let is_container = yields && is_ordered && self.forwarded.paths().any(|of| is_in(of, path));
         is_container.then(|| {
-            "what a container with a network of its own receives is not ordered by its class: set a download limit for it"
+            "downloads of a container with its own network namespace are not ordered by class: set a download limit for it"
                 .to_owned()
         })
     }

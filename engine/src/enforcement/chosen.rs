@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What would come of a class or a limit that is about to be chosen, and which links and devices decide that; for `exec`,
+//! The prospects of a class or a limit about to be chosen, with the links and devices that decide them; for `exec`,
 //! `config check` and `status`.
 
 use super::{Asked, Overview};
@@ -7,8 +7,8 @@ use crate::class::{By, Verdict};
 use crate::model::{Class, Device, LimitNumbers, Rates};
 
 impl<'a> Overview<'a> {
-    /// Why what is about to be chosen for a command will not be enforced wherever the routes of this host lead, as far as
-    /// that is known before it sends anything.
+    /// Why a command's choice will not be enforced on some route of this host, as far as that is known before it sends
+    /// anything.
     pub fn shortfalls_of(&self, class: Option<Class>, rates: Rates) -> Vec<String> {
         let verdict = Verdict {
             class: class.unwrap_or_default(),
@@ -22,7 +22,7 @@ impl<'a> Overview<'a> {
         if let Some(reason) = self.shortfall_of_all() {
             return vec![reason.reason];
         }
-        // A limit holds without a queue, too.
+        // A limit applies without a queue, too.
         let order = Asked::of(&Verdict {
             limits: LimitNumbers::NONE,
             ..verdict
@@ -44,7 +44,7 @@ impl<'a> Overview<'a> {
         managed.into_iter().chain(others).collect()
     }
 
-    /// The links that order what is sent.
+    /// The links that order uploads.
     pub fn enforcing(&self) -> Vec<String> {
         match self.shortfall_of_all() {
             Some(_) => Vec::new(),
@@ -52,7 +52,7 @@ impl<'a> Overview<'a> {
         }
     }
 
-    /// Devices that routes of this host lead to, and that are not managed.
+    /// Unmanaged devices with routes of this host.
     pub fn unmanaged(self) -> Vec<&'a Device> {
         let is_managed = |ifindex: &u32| self.links.serves(*ifindex).is_some();
         let devices = self.classes.devices().iter();
@@ -60,7 +60,7 @@ impl<'a> Overview<'a> {
         others.map(|(_, device)| device).collect()
     }
 
-    /// Managed links whose packets leave once more by another one.
+    /// Managed links whose packets leave again by another one.
     pub fn managed_tunnels(self) -> Vec<&'a Device> {
         let devices = self.classes.devices().iter();
         let managed = devices.filter(|(ifindex, device)| device.is_tunnel() && self.links.serves(**ifindex).is_some());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Devices by which deadlines are not promised, where any are configured: said once of each.
+//! Devices on which deadlines are not guaranteed, if any are configured: reported once each.
 
 use std::collections::{BTreeMap, BTreeSet};
 

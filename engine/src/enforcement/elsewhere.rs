@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Processes for which something was chosen, and whose sockets are in another network namespace: nothing of it is enforced
-//! there. Bounded: how many are shown and told of, by user.
+//! Processes with a choice whose sockets are in another network namespace, where it is not enforced. Bounded: how many
+//! are shown and reported, by user.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{NOT_ENFORCED, REMEMBERED};
@@ -12,26 +13,26 @@ use crate::change::{Change, Setting, Subject, Value};
 use crate::model::{ProcessId, ROOT};
 use crate::turns::Turns;
 
-/// Processes in other network namespaces that are shown: of each user so many, root's first.
+/// The most processes shown of each user, root's first.
 const MOST_ELSEWHERE: usize = 64;
-/// Of how many it is said in [`REMEMBERED`]: of one user, and of all but root. Who has many user numbers (subuid(5)) counts as
+/// The most reports in [`REMEMBERED`]: for one user, and for all but root. A user with many uids (subuid(5)) counts as
 /// many.
 const MOST_SAID_OF_USER: usize = 4;
 const MOST_SAID: usize = 16;
 
-/// A process for which something was chosen, and whose sockets are in another network namespace.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// A process with a choice whose sockets are in another network namespace.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Elsewhere {
     pub id: ProcessId,
-    /// It may change it as often as it likes.
+    /// The process may change it at any time.
     pub command: String,
     pub netns_inum: u32,
-    /// Whose it is by now, whoever has chosen.
+    /// Its present user, whoever has chosen.
     pub uid: u32,
 }
 
 /// The same for `status`.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct ElsewhereView {
     pub pid: u32,
     pub command: String,
@@ -42,14 +43,14 @@ pub struct ElsewhereView {
 /// All of them.
 #[derive(Debug, Default)]
 pub struct AllElsewhere {
-    /// By the process and the namespace, with the name that it had first.
+    /// By process and namespace, with the process's first name.
     elsewhere: BTreeMap<(ProcessId, u32), Elsewhere>,
-    /// When it was said last, by the user and the namespace.
+    /// The latest report, by user and namespace.
     said_elsewhere: BTreeMap<(u32, u32), Duration>,
 }
 
 impl AllElsewhere {
-    /// These are there now, and no others. Returns the changes, and those that are shown no more.
+    /// Takes in all present ones. Returns the changes, and those no longer shown.
     pub fn follow(&mut self, now: Duration, found: Vec<Elsewhere>) -> (Vec<Change>, Vec<Subject>) {
         let (news, gone) = self.keep_elsewhere(now, found);
         let change = |process: Elsewhere| Change {
@@ -76,7 +77,7 @@ impl AllElsewhere {
         self.elsewhere.values().map(view).collect()
     }
 
-    /// Those that are to be told of, and those that are shown no more. Of each user those stay that are shown already.
+    /// The new ones to report, and those no longer shown. Those shown already stay, for each user.
     fn keep_elsewhere(&mut self, now: Duration, found: Vec<Elsewhere>) -> (Vec<Elsewhere>, Vec<ProcessId>) {
         let mut before = std::mem::take(&mut self.elsewhere);
         let (stay, come): (Vec<_>, Vec<_>) = found
@@ -105,7 +106,7 @@ impl AllElsewhere {
         (news, before.into_values().map(|process| process.id).collect())
     }
 
-    /// Whether it is to be said that something of this user is there.
+    /// Whether a process of this user there is to be reported.
     fn says_elsewhere(&mut self, now: Duration, uid: u32, netns_inum: u32) -> bool {
         let of_users = self.said_elsewhere.keys().filter(|(of, _)| *of != ROOT).count();
         let of_this = self.said_elsewhere.keys().filter(|(of, _)| *of == uid).count();
@@ -118,10 +119,10 @@ impl AllElsewhere {
     }
 }
 
-/// What was chosen for a command holds for what it sends from here.
+/// A command's choice applies to what it sends from this namespace.
 fn why_elsewhere(netns_inum: u32) -> String {
     format!(
-        "it is in another network namespace (net:[{netns_inum}]), whose traffic this giveway does not see: start giveway and \
-         the command there"
+        "it runs in another network namespace (net:[{netns_inum}]), which this giveway does not see: run giveway and the \
+         command there"
     )
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What each limit allows, and what its flows have of it, for `status`; so, too, what bulk and background may have of what a link
-//! receives, where that is ordered.
+//! The use of each limit, for `status`; likewise the rate of bulk and background downloads on a link that orders them.
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Overview;
@@ -12,7 +12,7 @@ use crate::model::{Class, Limit, LimitNumber, LimitNumbers, RateLimit};
 use crate::rate::mbit;
 use crate::sockets::flows::Tracked;
 
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitedBy {
     Rule,
@@ -20,14 +20,14 @@ pub enum LimitedBy {
     Command,
     /// `giveway limit set`.
     Hand,
-    /// The rate of what a link receives: what bulk or background may have of it now.
+    /// The download rate of a link: the present rate of bulk or background.
     Order,
 }
 
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct LimitUse {
     pub limited_by: LimitedBy,
-    /// Whose it is, for people.
+    /// Its source, for people.
     pub of: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub upload: Option<WayUse>,
@@ -36,17 +36,17 @@ pub struct LimitUse {
 }
 
 /// The same in one direction.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct WayUse {
     pub limit_mbit: f64,
     pub flows: usize,
-    /// What its queue lets pass, where it holds on any link.
+    /// What its queue has sent, where any link enforces it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub queue: Option<Passing>,
 }
 
 impl LimitUse {
-    /// In each direction that has one.
+    /// The directions with a limit.
     pub fn ways(&self) -> impl Iterator<Item = (&'static str, &WayUse)> {
         let upload = self.upload.as_ref().map(|way| ("upload", way));
         let download = self.download.as_ref().map(|way| ("download", way));
@@ -100,7 +100,7 @@ impl Overview<'_> {
         downloads.orders.iter().flat_map(of_link)
     }
 
-    /// How many flows each limit holds for.
+    /// The number of flows under each limit.
     fn held(&self, number: Number) -> BTreeMap<LimitNumber, usize> {
         let mut all = BTreeMap::new();
         for tracked in self.flows.iter() {
@@ -136,7 +136,7 @@ impl Overview<'_> {
     }
 }
 
-/// By limit, where these hold on any link.
+/// By limit, where any link enforces them.
 pub fn passing(view: &DownlinkView) -> BTreeMap<LimitNumber, Passing> {
     let held = view.limits.iter().filter(|_| !view.links.is_empty());
     held.map(|limit| (limit.number, limit.passing)).collect()

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What was asked for and is not enforced, by device: one change when that begins, and one when it is over.
+//! Requests that are not enforced, by device: one change when that begins, and one when it ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Asked, Cause, Lack, NOT_ENFORCED, Overview, REMEMBERED};
@@ -12,15 +13,15 @@ use crate::downlink::Way;
 use crate::model::{Class, Cookie, Protocol};
 use crate::sockets::flows::Flows;
 
-/// A queue may be on its way.
+/// A queue may be about to be installed.
 const SHORT_FOR: Duration = Duration::from_millis(300);
-/// Limits and classes on devices that something is said of.
+/// The most limits and classes on devices that are reported.
 const MOST_SHORTFALLS: usize = 256;
 
-/// What was asked for and is not enforced on a device, for `status`.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+/// A request that is not enforced on a device, for `status`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct ShortfallView {
-    /// As `rate limit 2 Mbit/s` or `class background`.
+    /// Such as `rate limit 2 Mbit/s` or `class background`.
     pub what: String,
     /// The same for programs: one of these.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -29,9 +30,9 @@ pub struct ShortfallView {
     pub upload_limit_mbit: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub download_limit_mbit: Option<f64>,
-    /// Whose word it is.
+    /// Its source.
     pub rule: String,
-    /// Empty where no route is known.
+    /// Empty without a route.
     pub interface: String,
     pub flows: usize,
     pub reason: String,
@@ -57,19 +58,19 @@ struct Shortfall {
     empty: Option<Duration>,
 }
 
-/// What was found of one direction of a flow.
+/// The state of one direction of a flow.
 #[derive(Debug)]
 pub struct WayEnforcement {
     cookie: Cookie,
     way: Way,
     key: Option<AskedOn>,
-    /// None where it is not known yet.
+    /// None: unknown yet.
     enforced: Option<Result<String, Lack>>,
     rule: String,
 }
 
 impl Shortfalls {
-    /// The flow is no more.
+    /// The flow has ended.
     pub fn end(&mut self, cookie: Cookie) {
         self.end_way(cookie, Way::Sent);
         self.end_way(cookie, Way::Received);
@@ -96,7 +97,7 @@ impl Shortfalls {
         });
     }
 
-    /// Whether that is news.
+    /// Whether it is new.
     fn note(&mut self, now: Duration, (cookie, way): (Cookie, Way), key: AskedOn, rule: &str, reason: &Lack) -> bool {
         if self.of_flows.get(&(cookie, way)) != Some(&key) {
             self.end_way(cookie, way);
@@ -121,7 +122,7 @@ impl Shortfalls {
         is_news
     }
 
-    /// What has changed with these.
+    /// Takes in these states. Returns the changes.
     pub fn follow(&mut self, now: Duration, found: Vec<WayEnforcement>, overview: Overview<'_>) -> Vec<Change> {
         let mut changes = Vec::new();
         for WayEnforcement {
@@ -133,7 +134,7 @@ impl Shortfalls {
         } in found
         {
             let change = match (key, enforced) {
-                // Nobody waits for what stays here.
+                // Loopback traffic is not reported.
                 (Some((_, ifindex)), _) if overview.is_loopback(ifindex) => None,
                 (Some(key), Some(Err(reason))) => {
                     let is_news = self.note(now, (cookie, way), key, &rule, &reason);
@@ -165,7 +166,7 @@ impl Shortfalls {
         changes
     }
 
-    /// Those that flows have now.
+    /// Those with flows now.
     pub fn views(&self, overview: Overview<'_>) -> Vec<ShortfallView> {
         let known = self.known.iter();
         let known = known.filter(|(_, shortfall)| !shortfall.flows.is_empty());
@@ -198,7 +199,7 @@ impl Shortfalls {
 }
 
 impl Overview<'_> {
-    /// Of each direction of these flows; those of which it is too early to say anything are left out.
+    /// Each direction of these flows; undecided ones are left out.
     pub fn found_of(self, cookies: &[Cookie]) -> Vec<WayEnforcement> {
         let ways = cookies
             .iter()
@@ -256,7 +257,7 @@ impl Overview<'_> {
     }
 }
 
-/// Leaves those out that have not been short for long.
+/// Leaves out those that are not enforced only for a short time.
 pub fn settled(now: Duration, flows: &mut Flows, mut found: Vec<WayEnforcement>) -> Vec<WayEnforcement> {
     found.retain(|one| {
         let is_short = matches!(one.enforced, Some(Err(_)));

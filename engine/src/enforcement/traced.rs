@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flows that leave by a device that is not managed: whether a packet of theirs was in a managed link's queue all the same.
+//! Flows that leave by an unmanaged device: whether their packets were seen in a managed link's queue all the same.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use crate::class::flows::Classes;
 use crate::model::Cookie;
 use crate::sockets::flows::{Flows, Tracked};
 
-/// Flows that are looked up among the queues in one poll.
+/// Flows to look up in the queues in one poll.
 const TRACED_AT_ONCE: usize = 64;
-/// A packet that was in a queue so lately tells where its flow goes now.
+/// A packet seen in a queue this lately shows the flow's present path.
 pub const TRACED_WITHIN: Duration = Duration::from_millis(1500);
 
 impl Overview<'_> {
-    /// Flows of which only admission can tell whether a queue has them, those first of which least is known.
+    /// Flows whose queue only admission can tell, those first of which least is known.
     pub fn to_be_traced(&self) -> Vec<Cookie> {
         if self.shortfall_of_all().is_some() {
             return Vec::new();
@@ -31,7 +31,7 @@ impl Overview<'_> {
     }
 }
 
-/// The link in whose queue a packet of each was; None: in none.
+/// The link in whose queue a packet of each was seen; None: in none.
 pub fn note_traced(flows: &mut Flows, classes: &Classes, traced: &[(Cookie, Option<u32>)]) {
     for (cookie, seen_on) in traced {
         let is_told = classes.is_told(*cookie);

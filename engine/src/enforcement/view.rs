@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! By which link the limits and the order of one flow are enforced, or why not; for `status` and `why`.
+//! The link that enforces the limits and the order of one flow, or why none does; for `status` and `why`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Asked, Enforcement, Overview, PASSES_BY};
@@ -10,8 +11,8 @@ use crate::model::LimitNumbers;
 use crate::rate::mbit;
 use crate::sockets::flows::Tracked;
 
-/// The limits that a flow has, in each direction.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+/// A flow's limits, in each direction.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct LimitsView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload: Option<LimitView>,
@@ -20,16 +21,16 @@ pub struct LimitsView {
 }
 
 /// One of them.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct LimitView {
-    /// All that share it have at most so much together.
+    /// In total over all flows that share it.
     pub mbit: f64,
     #[serde(flatten)]
     pub enforcement: Enforcement,
 }
 
 impl LimitsView {
-    /// Why they are not enforced, if they are not.
+    /// Why they are not enforced.
     pub fn reasons(self) -> impl Iterator<Item = String> {
         let ways = [self.upload, self.download].into_iter().flatten();
         ways.filter_map(|way| way.enforcement.reason)
@@ -53,23 +54,23 @@ impl LimitView {
             } => format!("its {direction} limit of {mbit} Mbit/s is enforced by {link}"),
             Enforcement { reason, .. } => format!(
                 "its {direction} limit of {mbit} Mbit/s is not enforced: {}",
-                reason.as_deref().unwrap_or("it is not known why")
+                reason.as_deref().unwrap_or("reason unknown")
             ),
         }
     }
 }
 
-/// How what arrives for a flow yields.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+/// How a flow's downloads yield.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct DownloadOrder {
     pub interface: String,
-    /// Of all bulk and background there at most, while nothing else arrives.
+    /// The most for all bulk and background there, while there is no other traffic.
     pub most_mbit: f64,
     pub reason: String,
-    /// What arrives for it does not pass the queue of its class, so it does not.
+    /// Its downloads bypass the queue of its class.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub passes_by: bool,
-    /// More is let through than the link carries, so nothing waits here.
+    /// The rate exceeds the link's, so no queue forms here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rate_too_high: bool,
 }
@@ -84,16 +85,14 @@ impl DownloadOrder {
             rate_too_high,
         } = self;
         if *passes_by {
-            return format!("what arrives for it does not yield: {PASSES_BY}");
+            return format!("its downloads do not yield: {PASSES_BY}");
         }
         if *rate_too_high {
             return format!(
-                "what arrives for it by {interface} is not ordered: packets wait before the link, which carries less than {reason}"
+                "its downloads on {interface} are not ordered: packets queue before the link, which carries less than {reason}"
             );
         }
-        format!(
-            "what arrives for it by {interface} yields to all that is no bulk or background, within {most_mbit} Mbit/s: {reason}"
-        )
+        format!("its downloads on {interface} yield to all classes above bulk, within {most_mbit} Mbit/s: {reason}")
     }
 }
 
@@ -119,7 +118,7 @@ impl Overview<'_> {
         })
     }
 
-    /// Of a class that is an order of packets, and that somebody asked for.
+    /// For a requested class that is an order of packets.
     pub fn order_view(&self, tracked: &Tracked) -> Option<Enforcement> {
         let verdict = Verdict {
             limits: LimitNumbers::NONE,
@@ -128,7 +127,7 @@ impl Overview<'_> {
         Asked::of(&verdict).map(|asked| self.enforcement(asked, tracked, Way::Sent))
     }
 
-    /// Of bulk and background.
+    /// For bulk and background.
     pub fn download_order(&self, tracked: &Tracked) -> Option<DownloadOrder> {
         let (interface, order) = self.ordered_by(tracked)?;
         let rate = order.rate();

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Patterns in which `*` is any text and `?` any character. A text is matched in time linear in its length, whatever
-//! pattern and text say: both may be a hostile user's, and are matched above everything.
+//! pattern and text contain: both may be a hostile user's, and are matched at a high priority.
 //!
-//! Between two `*` the first place where a part fits is as good as any later one, so no place is tried again. A part is
-//! looked for by one bit for each of its bytes (Baeza-Yates and Gonnet's shift-and).
+//! Between two `*` the first position where a part matches is as good as any later one, so no position is tried again.
+//! A part is searched with one bit for each of its bytes (Baeza-Yates and Gonnet's shift-and).
 
 use std::fmt::{self, Display, Formatter};
 
-/// Bytes of a pattern, and between two `*` of it.
+/// Bytes of a pattern, and of each part between two `*`.
 const LONGEST: usize = 256;
 const LONGEST_PART: usize = 64;
 
-/// A pattern, as it was written.
+/// A pattern, with its original text.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Glob(String);
 
@@ -32,19 +32,19 @@ impl Glob {
         Ok(())
     }
 
-    /// Whether it is one word and no path: of a command line that is the name of a program that was started without arguments.
+    /// Whether it is one word and no path: as a command line, a program name without arguments.
     pub fn is_bare_name(&self) -> bool {
         !self.0.contains(|c: char| "*?/".contains(c) || c.is_whitespace())
     }
 
-    /// The path of the program with which whatever it matches begins: its first word, without `*` at the end.
+    /// The path of the program at the beginning of every match: its first word, without `*` at the end.
     pub fn program(&self) -> Option<&str> {
         let word = self.0.split_whitespace().next()?.trim_end_matches('*');
         let is_path = word.starts_with(['/', '.']) && word.contains('/') && !word.ends_with('/');
         (is_path && !word.contains(['*', '?']) && !self.0.starts_with(char::is_whitespace)).then_some(word)
     }
 
-    /// Whether it can only be one text.
+    /// Whether it matches only one text.
     pub fn is_exact(&self) -> bool {
         !self.0.contains(['*', '?'])
     }
@@ -73,14 +73,14 @@ impl Display for Glob {
     }
 }
 
-/// What comes after a part that the text begins with.
+/// The rest after a leading part.
 fn after<'a>(part: &str, text: &'a str) -> Option<&'a str> {
     let mut chars = text.chars();
     let fits = part.chars().all(|wanted| chars.next().is_some_and(|c| is(wanted, c)));
     fits.then_some(chars.as_str())
 }
 
-/// What comes before a part that the text ends with.
+/// The rest before a trailing part.
 fn before<'a>(part: &str, text: &'a str) -> Option<&'a str> {
     let mut chars = text.chars();
     let mut parts = part.chars().rev();
@@ -97,11 +97,11 @@ fn is_inside(byte: u8) -> bool {
     byte & 0xc0 == 0x80
 }
 
-/// For each byte, its places in a part; a bit each. All zero between two parts.
+/// For each byte, its positions in a part; a bit each. All zero between two parts.
 struct Places([u64; 256]);
 
 impl Places {
-    /// What comes after the first place where the part fits.
+    /// The rest after the first match of the part.
     fn find<'a>(&mut self, part: &str, text: &'a str) -> Option<&'a str> {
         let part = part.as_bytes();
         let Some(last) = part.len().checked_sub(1) else {
@@ -117,14 +117,14 @@ impl Places {
         }
         let end = self.end(any, 1_u64.checked_shl(last as u32)?, text.as_bytes());
         part.iter().for_each(|byte| self.0[usize::from(*byte)] = 0);
-        // Where the part ends in the first byte of a character it ends behind it.
+        // A match that ends within a character ends behind it.
         text.get(text.ceil_char_boundary(end?)..)
     }
 
     fn end(&self, any: u64, last: u64, text: &[u8]) -> Option<usize> {
         let mut fitting = 0_u64;
         for (at, byte) in text.iter().enumerate() {
-            // A `?` begins with the first byte of a character and stays until its last one.
+            // A `?` begins with the first byte of a character and lasts until its last one.
             let (begins, stays) = if is_inside(*byte) { (0, any) } else { (any, 0) };
             let next = ((fitting << 1) | 1) & (self.0[usize::from(*byte)] | begins);
             fitting = next | (fitting & stays);
@@ -142,7 +142,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    /// By the book: every place is tried.
+    /// By definition: every position is tried.
     fn by_the_book(pattern: &[char], text: &[char]) -> bool {
         match pattern.split_first() {
             None => text.is_empty(),
@@ -161,13 +161,13 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4096))]
         #[test]
-        fn it_matches_what_every_way_to_match_would(pattern in "[ab*?ä€]{0,9}", text in "[abä€]{0,12}") {
+        fn matches_agree_with_exhaustive_search(pattern in "[ab*?ä€]{0,9}", text in "[abä€]{0,12}") {
             let expected = by_the_book(&chars(&pattern), &chars(&text));
             prop_assert_eq!(Glob::new(&pattern).matches(&text), expected);
         }
 
         #[test]
-        fn no_pattern_and_no_text_breaks_it(pattern: String, text: String) {
+        fn any_pattern_and_text_are_handled(pattern: String, text: String) {
             Glob::new(&pattern).matches(&text);
         }
     }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_may_take_all_the_places_there_are() {
+    fn a_part_may_have_the_full_length() {
         let part = "b".repeat(LONGEST_PART);
         assert!(Glob::new(&format!("*{part}*")).matches(&format!("aaa{part}aaa")));
         assert!(!Glob::new(&format!("*{part}*")).matches(&format!("aaa{}aaa", &part[1..])));

@@ -17,7 +17,7 @@ fn camera() -> Process {
 }
 
 #[test]
-fn all_conditions_that_are_given_must_hold() {
+fn all_given_conditions_must_hold() {
     let all = Matcher {
         exe: Some("/usr/bin/python3".to_owned()),
         cmdline: Some(Glob::new("*camera.py*")),
@@ -95,7 +95,7 @@ fn each_condition_on_the_ends_must_hold() {
 }
 
 #[test]
-fn a_condition_on_what_is_not_known_does_not_hold() {
+fn a_condition_on_an_unknown_part_does_not_hold() {
     let ends = Ends {
         protocol: Protocol::Tcp,
         local: "192.0.2.7:40000".parse().unwrap(),
@@ -113,7 +113,7 @@ fn a_condition_on_what_is_not_known_does_not_hold() {
 }
 
 #[test]
-fn a_setuid_program_is_neither_its_owners_nor_its_callers() {
+fn a_setuid_program_matches_neither_its_owner_nor_its_caller() {
     let passwd = Process { euid: 0, ..camera() };
     for uid in [0, 1000] {
         assert!(
@@ -154,7 +154,7 @@ fn only_a_user_or_an_executable_of_roots_is_trusted() {
 }
 
 #[test]
-fn the_unit_is_the_first_one_below_the_slices() {
+fn the_unit_is_the_first_below_the_slices() {
     assert_eq!(
         unit_of("/user.slice/user-1000.slice/session-2.scope"),
         Some("session-2.scope")

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The five classes, and what all flows of one rule or command may have together.
+//! The five classes, and the limits of a rule or a command.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::rate::mbit;
 
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
     Realtime,
@@ -41,15 +42,15 @@ impl Class {
 pub type LimitNumber = u16;
 
 /// Of one flow.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Treatment {
     pub class: Class,
     #[serde(flatten)]
     pub limits: LimitNumbers,
 }
 
-/// Which limit holds for a flow, in each direction: they may be of different rules and commands.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+/// A flow's limit in each direction; they may belong to different rules and commands.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct LimitNumbers {
     /// For what it sends.
     #[serde(default, rename = "limit")]
@@ -72,7 +73,7 @@ impl LimitNumbers {
 }
 
 /// Bytes a second, in each direction.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Rates {
     pub up: Option<u64>,
     pub down: Option<u64>,
@@ -83,7 +84,7 @@ impl Rates {
         self == Self::default()
     }
 
-    /// This number, where there is a limit.
+    /// With this number, for each direction with a limit.
     pub fn numbered(self, number: LimitNumber) -> LimitNumbers {
         LimitNumbers {
             up: self.up.map(|_| number),
@@ -91,7 +92,7 @@ impl Rates {
         }
     }
 
-    /// What is said of them to people, of all that share them; empty where there are none.
+    /// For people, over all flows that share them; empty without any.
     pub fn shown(self) -> String {
         let part = |does: &str, rate: Option<u64>| rate.map(|rate| format!("{does} at most {} Mbit/s", mbit(rate)));
         let parts: Vec<String> = [part("send", self.up), part("receive", self.down)]
@@ -102,8 +103,8 @@ impl Rates {
     }
 }
 
-/// What all flows of one rule, or of one command, may have together.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// A rule's or command's limit over all its flows.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Limit {
     pub number: LimitNumber,
     pub rates: Rates,
@@ -130,21 +131,21 @@ impl Limit {
     }
 }
 
-/// Of all that is forwarded for one cgroup.
+/// For the forwarded traffic of one cgroup.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Forwarded {
     pub treatment: Treatment,
-    /// So many [`PacketRule`]s come first, each for the packets that it matches.
+    /// This many [`PacketRule`]s precede, each for the packets that it matches.
     pub rules_before: u8,
 }
 
-/// All flows of one rule, or of one command, together, in one direction.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// All flows of one rule or command together, in one direction.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct RateLimit {
     pub number: LimitNumber,
     pub bytes_per_s: u64,
     pub class: Class,
 }
 
-/// Tells rules apart by their words: the same ones are the same rule wherever they stand, for the next daemon, too. Never 0.
+/// Identifies a rule by its class and reason: the same rule wherever it is, for the next daemon, too. Never 0.
 pub type RuleId = u64;

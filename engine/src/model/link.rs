@@ -3,10 +3,11 @@
 
 use std::net::Ipv4Addr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The managed interface.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Interface {
     pub name: String,
     pub index: u32,
@@ -20,7 +21,7 @@ impl Interface {
     }
 }
 
-/// Kinds of devices, by rtnetlink's names, whose packets leave once more by another one, as a part of other packets.
+/// Device kinds, by rtnetlink's names, whose packets leave again by another device, encapsulated.
 const TUNNELS: [&str; 22] = [
     "amt",
     "bareudp",
@@ -47,7 +48,7 @@ const TUNNELS: [&str; 22] = [
 ];
 
 /// A network device of this namespace.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Device {
     pub name: String,
     /// Of a virtual one, as rtnetlink names it.
@@ -55,7 +56,7 @@ pub struct Device {
     pub kind: Option<String>,
     #[serde(default)]
     pub is_loopback: bool,
-    /// It is up, and routes of this host lead to it.
+    /// It is up, and this host has routes to it.
     #[serde(default)]
     pub is_routed: bool,
 }

@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Processes, and what is known of one at the moment at which it is judged.
+//! Processes, and their properties for classification.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::class::{Class, LimitNumber, Rates, RuleId};
 
-/// The user whom no bound and no user's word binds.
+/// The user without bounds.
 pub const ROOT: u32 = 0;
 
-/// A process, held by a pidfd where it is named so.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+/// A process, identified over pid reuse.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize, JsonSchema)]
 pub struct ProcessId {
-    /// The thread group's id, as the initial pid namespace counts.
+    /// The thread group's id in the initial pid namespace.
     pub pid: u32,
-    /// When it was started, since boot: a pid is used again, both together are not.
+    /// Start time since boot: a pid is reused, the pair is not.
     pub start_ns: u64,
 }
 
-/// What a process is, at the moment at which it is judged.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+/// The properties of a process at one moment.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Process {
-    /// As /proc shows it; for people only.
+    /// As in /proc; for people only.
     pub exe: String,
-    /// Those of the rules' executables that are this very file, as the rules write them.
+    /// Those of the rules' executables that are this very file, as written in the rules.
     pub executables: Vec<String>,
-    /// Of these, those where only root decides what is in the file, and to which file the path leads.
+    /// Those of them that only root controls, both the file's content and the path to it.
     pub trusted: Vec<String>,
-    /// Arguments with blanks between them, cut at 4096 bytes.
+    /// Arguments separated by blanks, cut at 4096 bytes.
     pub cmdline: String,
     /// The real and the effective user.
     pub uid: u32,
@@ -35,76 +36,76 @@ pub struct Process {
     pub cgroup: String,
     #[serde(default)]
     pub idleness: Idleness,
-    /// By `giveway exec --class`, for it or for one that started it.
+    /// By `giveway exec --class`, for it or a parent.
     #[serde(default)]
     pub chosen: Option<Choice>,
     #[serde(default)]
     pub inherited: Option<Inherited>,
-    /// A bit for each setting by hand that is for it, or was for one that started it ([`crate::class::by_hand`]).
+    /// A bit for each setting by hand for it or a parent ([`crate::class::by_hand`]).
     #[serde(default)]
     pub by_hand: u64,
 }
 
-/// From the process that started it, or from one before that: by a rule that names that one.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+/// Inherited from a parent by a rule that matches that one.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Inherited {
     pub rule: RuleId,
     pub from: ProcessId,
-    /// That process's name, for people.
+    /// The parent's name, for people.
     pub name: String,
-    /// As which it has started the other.
+    /// The parent's user when it started the child.
     pub uid: u32,
 }
 
-/// What tells cheaply whether anything has changed that a process's class depends on.
+/// A cheap summary of all that a process's class depends on.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Fingerprint {
     pub id: ProcessId,
     pub uid: u32,
-    /// Another one after each exec.
+    /// Changes with each exec.
     pub image: u64,
     pub cgroup_id: u64,
-    /// A bit for each way.
+    /// A bit for each kind.
     pub idleness: u32,
     /// Class and rate limit in one.
     pub chosen: u32,
-    /// By which rule, and from which process.
+    /// The rule, and the parent.
     pub inherited: Option<(RuleId, u32)>,
     /// A bit for each setting by hand.
     pub by_hand: u64,
     pub nice: Option<Nice>,
-    /// The rule by which it hands its class on itself, as the kernel knows.
+    /// The rule whose class its own children inherit, as installed in the kernel.
     pub names: Option<RuleId>,
 }
 
-/// giveway's doing: nice 19 or the idle I/O class.
+/// Reniced by giveway: nice 19 or the idle I/O class.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Nice {
-    /// The process for whose sake it was done: this one, or one that started it.
+    /// The process that was reniced: this one, or a parent.
     pub by: u32,
-    /// By which it was done; 0: it is about to get back what it had.
+    /// The cause; 0: it is about to be restored.
     pub cause: u32,
 }
 
-/// A class, the user who chose it, and a rate limit where that was asked for.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// A class, the user who chose it, and a rate limit if requested.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Choice {
-    /// None: whatever it would have.
+    /// None: unchanged.
     pub class: Option<Class>,
     pub uid: u32,
     #[serde(default)]
     pub limit: Option<ChosenLimit>,
 }
 
-/// For all that the process starts, together.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// For all child processes in total.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct ChosenLimit {
     pub number: LimitNumber,
     pub rates: Rates,
 }
 
-/// Ways in which a process was told that nobody waits for it; of its main thread.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+/// Ways in which the main thread was made to yield.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 pub struct Idleness {
     pub nice_19: bool,
     pub sched_idle: bool,
@@ -113,8 +114,8 @@ pub struct Idleness {
     pub group_idle: bool,
 }
 
-/// The systemd unit of a cgroup's path: the first one below its slices, or else the last slice. Below that unit a container,
-/// or a user's own manager, chooses the names.
+/// The systemd unit of a cgroup's path: the first one below its slices, or else the last slice. Below that unit a
+/// container, or a user's own manager, chooses the names.
 pub fn unit_of(cgroup: &str) -> Option<&str> {
     let is_slice = |name: &&str| name.ends_with(".slice");
     let names = || cgroup.split('/').filter(|name| !name.is_empty());

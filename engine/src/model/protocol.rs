@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What packets say of themselves: protocol, addresses and marks.
+//! Properties of packets: protocol, addresses and marks.
 
 use std::fmt;
 use std::net::IpAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
     #[default]
@@ -33,8 +34,8 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// An address, or all that begin with the same bits: `192.0.2.0/24`.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// An address, or a prefix: `192.0.2.0/24`.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct Prefix {
     address: IpAddr,
@@ -42,7 +43,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// None where an address of this kind has fewer bits.
+    /// None: an address of this kind has fewer bits.
     pub fn new(address: IpAddr, bits: u8) -> Option<Self> {
         (bits <= width(address)).then_some(Self { address, bits })
     }
@@ -52,7 +53,7 @@ impl Prefix {
         (self.bits == width(self.address)).then_some(self.address)
     }
 
-    /// The address's bytes, and which of their bits count. IPv4 has the first four.
+    /// The address's bytes, and a mask of the bits that count. IPv4 has the first four.
     pub fn masked(&self) -> ([u8; 16], [u8; 16]) {
         let ignored = u32::from(128 - self.bits);
         let mask = u128::MAX.checked_shl(ignored).unwrap_or(0);
@@ -65,7 +66,7 @@ impl Prefix {
         self.address.is_ipv4()
     }
 
-    /// An IPv4 address that is mapped into IPv6 counts as IPv4.
+    /// IPv4-mapped IPv6 addresses count as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let differing = number(self.address) ^ number(address);
@@ -96,7 +97,7 @@ impl TryFrom<String> for Prefix {
             let written: IpAddr = address.parse().ok()?;
             let bits = bits.map_or(Some(width(written)), |bits| bits.parse().ok())?;
             let address = written.to_canonical();
-            // Of an IPv4 address that is mapped into IPv6, the first 96 bits say only that.
+            // The first 96 bits of an IPv4-mapped IPv6 address only identify it as one.
             let own = bits.checked_sub(width(written) - width(address))?;
             (own <= width(address)).then_some(Self { address, bits: own })
         };
@@ -120,7 +121,7 @@ impl fmt::Display for Prefix {
 }
 
 /// A differentiated services code point (RFC 2474, RFC 8622).
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Dscp(u8);
 
@@ -184,11 +185,11 @@ impl fmt::Display for Dscp {
     }
 }
 
-/// What packets are marked with.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+/// The mark of packets.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub enum Mark {
-    /// As the application has marked them.
+    /// The application's.
     #[default]
     Keep,
     Write(Dscp),

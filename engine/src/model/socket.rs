@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One socket at one moment, and what happened to it between two moments.
+//! One socket at one moment, and its events between two polls.
 
 use std::net::SocketAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::process::ProcessId;
 use super::protocol::Protocol;
 
 /// The kernel's socket cookie: names one socket for its lifetime, never reused while the machine is up.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(transparent)]
 pub struct Cookie(pub u64);
 
 /// The state of Linux's congestion-avoidance machine (`enum tcp_ca_state`, include/uapi/linux/tcp.h).
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CaState {
     #[default]
@@ -33,15 +34,15 @@ impl CaState {
         Self::BY_NUMBER.get(usize::from(number)).copied().unwrap_or(Self::Loss)
     }
 
-    /// A write of the clamp also sets ssthresh. While the kernel repairs a loss, or reduces cwnd towards the
-    /// ssthresh that it has just chosen, that would undo its decision.
+    /// A write of the clamp also sets ssthresh. During loss recovery, or while cwnd shrinks to a ssthresh just chosen,
+    /// that would undo the kernel's decision.
     pub fn tolerates_clamp_write(self) -> bool {
         matches!(self, Self::Open | Self::Disorder)
     }
 }
 
 /// TCP's connection states (include/net/tcp_states.h).
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TcpState {
     Established,
@@ -76,7 +77,7 @@ impl TcpState {
         }
     }
 
-    /// Nothing more is to come.
+    /// No more data will arrive.
     pub fn remote_host_has_finished(self) -> bool {
         matches!(
             self,
@@ -84,7 +85,7 @@ impl TcpState {
         )
     }
 
-    /// The application can queue no more data here: once the queue is empty it stays empty.
+    /// The application can queue no more data: once the queue is empty it stays empty.
     pub fn application_has_finished(self) -> bool {
         !matches!(
             self,
@@ -94,21 +95,21 @@ impl TcpState {
 }
 
 /// The process that uses the socket, as far as the kernel shows. `pid` is the thread group's.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Owner {
     pub pid: u32,
     pub command: String,
-    /// When it was started, since boot, as /proc shows it; 0 where it is not known.
+    /// Start time since boot, as in /proc; 0: unknown.
     #[serde(default)]
     pub start_ns: u64,
 }
 
-/// Whose flows those are of which the record does not say it.
+/// The user of flows whose record has none.
 const NOBODY: u32 = u32::MAX;
 
-/// One socket at one moment. Of UDP, all that TCP alone has is 0 or `None`, and
-/// `delivered_segments` changes with each list before which it has sent something.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+/// One socket at one moment. For UDP, everything specific to TCP is 0 or `None`, and `delivered_segments` changes with
+/// each list before which it has sent something.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct Flow {
     pub cookie: Cookie,
     /// TCP in records of an older giveway.
@@ -120,7 +121,7 @@ pub struct Flow {
     /// None until a process was seen to use the socket.
     #[serde(flatten)]
     pub owner: Option<Owner>,
-    /// The user that made the socket; None where the record was made by an older giveway.
+    /// The user that created the socket; None in records of an older giveway.
     #[serde(default)]
     pub uid: Option<u32>,
     /// SO_PRIORITY and the DSCP that the application has set.
@@ -128,13 +129,13 @@ pub struct Flow {
     pub priority: u32,
     #[serde(default)]
     pub dscp: u8,
-    /// The cgroup (v2) that the socket was created in, by its id.
+    /// The id of the cgroup (v2) that the socket was created in.
     pub cgroup_id: u64,
-    /// The interface that the socket's packets leave by; 0 while the kernel has chosen none.
+    /// The interface that the socket's packets leave by; 0 without a route.
     pub ifindex: u32,
     /// Congestion window, segments.
     pub cwnd: u32,
-    /// What the kernel holds cwnd below, segments; None where nothing does.
+    /// The kernel's limit of cwnd, segments; None without one.
     pub clamp: Option<u32>,
     /// Slow-start threshold, segments; None before the first reduction.
     pub ssthresh: Option<u32>,
@@ -154,21 +155,20 @@ pub struct Flow {
     pub pacing_rate_bytes_per_s: Option<u64>,
     /// Retransmitted segments since the connection began.
     pub retransmits: u32,
-    /// Segments since the connection began, those acknowledged selectively included; wraps. 0 in records of an older
+    /// Segments since the connection began, selectively acknowledged ones included; wraps. 0 in records of an older
     /// giveway.
     #[serde(default)]
     pub delivered_segments: u32,
-    /// Payload that the remote host has acknowledged, and payload that has arrived in order, since the connection began. 0 in
-    /// records of an older giveway.
+    /// Payload acknowledged by the remote host, and payload received in order, since the connection began. 0 in records
+    /// of an older giveway.
     #[serde(default)]
     pub acked_bytes: u64,
     #[serde(default)]
     pub received_bytes: u64,
-    /// Round-trip time of the packet that was acknowledged last, as RACK knows it (RFC 8985); 0: none yet, or of an older
-    /// giveway's record.
+    /// RTT of the packet acknowledged last, by RACK (RFC 8985); 0: none yet, or from an older giveway's record.
     #[serde(default)]
     pub latest_rtt_us: u32,
-    /// As this end sees it of what it receives, by the timestamps that come back; 0: none, or of an older giveway's record.
+    /// RTT as the receiver sees it, by the returned timestamps; 0: none, or from an older giveway's record.
     #[serde(default)]
     pub receiver_rtt_us: u32,
     pub ca_state: CaState,
@@ -180,12 +180,12 @@ fn tcp() -> Protocol {
 }
 
 impl Flow {
-    /// The user that made the socket.
+    /// The user that created the socket.
     pub fn user(&self) -> u32 {
         self.uid.unwrap_or(NOBODY)
     }
 
-    /// The process that uses it, where one was seen to.
+    /// The process that uses it, if known.
     pub fn process(&self) -> Option<ProcessId> {
         let owner = self.owner.as_ref()?;
         Some(ProcessId {
@@ -194,12 +194,12 @@ impl Flow {
         })
     }
 
-    /// A UDP socket that is not connected: where its datagrams go, each of them says.
+    /// An unconnected UDP socket: each datagram has its own destination.
     pub fn sends_anywhere(&self) -> bool {
         self.protocol == Protocol::Udp && self.remote.port() == 0
     }
 
-    /// The process and the remote end, for people.
+    /// The process and the remote host, for people.
     pub fn shown(&self) -> String {
         let remote = self.shown_remote();
         match &self.owner {
@@ -217,8 +217,8 @@ impl Flow {
     }
 }
 
-/// What happened to a socket between two polls.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// An event of a socket between two polls.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum FlowEvent {
     /// The handshake is complete.
@@ -227,7 +227,7 @@ pub enum FlowEvent {
         from: TcpState,
         to: TcpState,
     },
-    /// The socket is gone.
+    /// The socket is closed.
     Close,
     Retransmit,
     CaState {

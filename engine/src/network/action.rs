@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The inputs of the network engine and what it asks for. The daemon provides the one and carries out the other.
+//! Inputs and actions of the network engine. The daemon provides the former and carries out the latter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use crate::sockets::owners::Unidentified;
 use crate::sockets::setting::Request;
 use crate::{class, downlink, enforcement, peers, queue, sockets};
 
-/// An observation, of one subject or of several.
+/// An observation, for one subject or several.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// The first of the managed links, by which the access point's peers are; None while there is none.
+    /// The first managed link, which leads to the access point's peers; None: there is none.
     Interface(Option<Interface>),
-    /// A pass of the monitor. `complete` where it covers every socket, so that an absent one is gone.
+    /// A poll of the monitor. `complete`: a full scan, so that absent sockets are closed.
     Poll {
         flows: Vec<Flow>,
         complete: bool,
-        /// By interface; none of a link where no queue of ours was ever there, or that is just going away.
+        /// By interface; None for a link without giveway's queue so far, or one just being removed.
         queues: BTreeMap<u32, QueueCounters>,
     },
-    /// From now on nothing is active, for this reason; None: everything is again.
+    /// Everything is suspended for this reason; None: resumed.
     Pause(Option<String>),
     /// Time has passed.
     Tick,
-    /// The answer to [`Action::Identify`]. None: it has ended, or may not be read.
+    /// The answer to [`Action::Identify`]. None: ended, or not readable.
     Identified {
         processes: Vec<(ProcessId, Option<Arc<Process>>)>,
         cgroups: Vec<(u64, Option<Arc<str>>)>,
@@ -45,7 +45,7 @@ pub enum Input<'a> {
     Peers(peers::Input<'a>),
 }
 
-/// What a subject asks for, with its reasons.
+/// A subject's request, with its reasons.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Answered in [`sockets::Input::Outcomes`].
@@ -62,6 +62,6 @@ pub enum Action {
     Nice(nice::Action),
     /// Send this to the peers.
     Report(Outgoing),
-    /// Something worth a line in the record.
+    /// An event for the record.
     Record(What),
 }

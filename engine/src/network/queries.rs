@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What others ask about the present state, each question answered by its subject.
+//! Queries of the present state, each answered by its subject.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::enforcement::Overview;
 use crate::model::LimitNumber;
 
 impl Network {
-    /// What is asked for, by whom, and whether it is enforced.
+    /// The requests and their enforcement.
     pub fn overview(&self) -> Overview<'_> {
         Overview {
             flows: &self.flows,
@@ -22,12 +22,12 @@ impl Network {
         }
     }
 
-    /// Why nothing is active for a while.
+    /// Why everything is suspended.
     pub fn paused(&self) -> Option<&str> {
         self.paused.as_deref()
     }
 
-    /// Whether the managed links' ways are to be looked at: now and then, and at once.
+    /// Whether to inspect the managed links' ingress or egress: regularly, and at once.
     pub fn wants_arrivals(&self) -> bool {
         self.downloads.is_wanted() || self.uploads.is_wanted()
     }
@@ -36,23 +36,23 @@ impl Network {
         self.downloads.misses_arrivals() || self.uploads.misses_arrivals()
     }
 
-    /// When what has come by links is to be looked at.
+    /// When to read the counters of received traffic.
     pub fn next_look_at_arrived(&self) -> Option<Duration> {
         self.downloads.next_look()
     }
 
-    /// The links that another tool has taken giveway's queue off.
+    /// The links whose queue another tool has removed.
     pub fn contested_links(&self) -> Vec<u32> {
         self.links.contested().collect()
     }
 
-    /// On these a queue comes when there is something to hold.
+    /// The links that get a queue once traffic needs one.
     pub fn links_without_queue(&self) -> Vec<u32> {
         self.links.without_queue()
     }
 
-    /// The numbers of the rate limits that flows have: one of a command is a flow's beyond the end of that command, where
-    /// it is handed on or still has something to send.
+    /// The limit numbers in use by flows: a command's limit outlives the command in a child process or in data still to
+    /// be sent.
     pub fn limits_of_flows(&self) -> BTreeSet<LimitNumber> {
         self.flows
             .iter()
@@ -60,7 +60,7 @@ impl Network {
             .collect()
     }
 
-    /// The numbers of limits that were set by hand.
+    /// The limit numbers set by hand.
     pub fn limits_by_hand(&self) -> BTreeSet<LimitNumber> {
         let limits = self.classes.hand().all().iter().filter_map(|set| set.limit);
         limits.map(|limit| limit.number).collect()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What one subject's result means for the others: a request becomes an action, or in a dry run its own outcome; a change is kept
-//! and recorded; flows that were judged are looked at by background and enforcement.
+//! The consequences of one subject's result for the others: a request becomes an action, or in a dry run its own
+//! outcome; a change is kept and recorded; classified flows go on to background and enforcement.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ use crate::sockets::setting::{Outcome, Request};
 /// The latest refusals, for `why`.
 const REFUSALS_KEPT: usize = 64;
 
-/// The parts of an engine that make the link that is shared: others may change meanwhile.
+/// The engine's parts that form the shared link, so that the others stay mutable.
 macro_rules! medium {
     ($network:expr) => {{
         let ifindex = $network.interface.as_ref().map(|interface| interface.index);
@@ -60,7 +60,7 @@ impl Network {
         self.limit_idle(now);
     }
 
-    /// Brings everything up to date that depends on the devices that share the air.
+    /// Updates everything that depends on the devices that share the medium.
     pub(super) fn decide(&mut self, now: Duration, is_poll: bool) {
         self.expire(now);
         (self.decided, self.undecided) = (now, false);
@@ -70,7 +70,7 @@ impl Network {
                 let requests = self.limiter.limit_senders(now, &mut self.flows, medium!(self), is_poll);
                 self.ask_sockets(now, requests);
             }
-            // What was put off, or came after the pause.
+            // Deferred restorations, and connections opened after the pause.
             (Some(_), true) => self.suspend(now),
             (Some(_), false) => {}
         }
@@ -90,8 +90,7 @@ impl Network {
         self.report(now);
     }
 
-    /// Nothing is active for a while, or everything is again. What is known of flows, links and processes stays, and is brought
-    /// up to date meanwhile.
+    /// Suspends or resumes everything. Flows, links and processes stay known, and are updated meanwhile.
     pub(super) fn pause(&mut self, now: Duration, reason: Option<String>) {
         let was_paused = std::mem::replace(&mut self.paused, reason);
         let wanted = self.links.pause(self.paused.as_ref());
@@ -135,7 +134,8 @@ impl Network {
 // Sockets.
 impl Network {
     pub(super) fn observe(&mut self, now: Duration, flows: Vec<Flow>, complete: bool) {
-        // What lives for less than a poll is gone before it could be read: a stranger decides how many such there are.
+        // Connections shorter than a poll interval are not identified: they end before they could be read, and
+        // outsiders decide how many there are.
         let lasting = |flow: &&Flow| complete || self.flows.get(flow.cookie).is_some();
         let lasting: Vec<&Flow> = flows.iter().filter(lasting).collect();
         let lasting_ones: Vec<Cookie> = lasting.iter().map(|flow| flow.cookie).collect();
@@ -147,7 +147,7 @@ impl Network {
         let shown = self.flows.observe(now, flows, complete.then_some(Protocol::Tcp));
         shown.ended.into_iter().for_each(|cookie| self.end(cookie));
         self.judge_shown(now, lasting_ones);
-        // In a dry run none of the limits is really there.
+        // In a dry run none of the limits is really set.
         if !self.dry_run {
             let (changes, requests) = self
                 .flows
@@ -160,7 +160,7 @@ impl Network {
         }
     }
 
-    /// Nothing of UDP is limited by its socket: it has a class, which the queue is told.
+    /// UDP sockets have no limits of their own: their class goes to the queue.
     pub(super) fn observe_datagrams(&mut self, now: Duration, flows: Vec<Flow>) {
         let unknown = self.owners.unknown(now, &flows.iter().collect::<Vec<_>>(), false);
         self.actions.extend(unknown.map(Action::Identify));
@@ -224,7 +224,7 @@ impl Network {
         }
     }
 
-    /// Somebody else has set these.
+    /// Another tool has set these.
     pub(super) fn note_taken_over(&mut self, now: Duration, taken: Vec<(Cookie, Setting, Value)>) {
         for (cookie, setting, found) in taken {
             let rule = self.limiter.policy().name();
@@ -234,7 +234,7 @@ impl Network {
     }
 }
 
-// Classes, and what depends on them.
+// Classes and their consequences.
 impl Network {
     fn judge_shown(&mut self, now: Duration, cookies: Vec<Cookie>) {
         let shown = cookies.clone();
@@ -261,7 +261,7 @@ impl Network {
             return;
         }
         let downloads = &self.downloads;
-        // An order that lets more through than the link carries does nothing.
+        // An order with more than the link's rate has no effect.
         let is_ordered = |ifindex| {
             let order = downloads.orders(ifindex);
             order.is_some_and(|(_, order)| !order.is_too_high())
@@ -331,7 +331,7 @@ impl Network {
             class: choice.class.unwrap_or_default(),
             limits: limits.unwrap_or_default(),
         };
-        // What it connects at once has it, too.
+        // For its first connection.
         self.actions
             .push(Action::Class(self.processes.chosen(process, treatment)));
         let Some(verdict) = of_choice(choice) else { return };
@@ -340,7 +340,7 @@ impl Network {
     }
 
     pub(super) fn observe_processes(&mut self, now: Duration, listed: Vec<Fingerprint>) {
-        // Those that are shown for the first time with what they have from what started them.
+        // New processes with an inherited niceness.
         for (id, is) in self.processes.newly_nice(&listed) {
             let change = self.nice.inherited(id, is);
             self.note_all(now, change);
@@ -501,7 +501,7 @@ impl Network {
         }
     }
 
-    /// What connections receive beside what the queues for it let pass.
+    /// Compares the goodput of connections with the counters of their queues.
     fn compare_arriving(&mut self, now: Duration) {
         for (cookie, is_bypass) in self.overview().bypasses(now) {
             if let Some(tracked) = self.flows.get_mut(cookie) {
@@ -551,7 +551,7 @@ impl Network {
     }
 }
 
-// What is asked for and not enforced.
+// Shortfalls of enforcement.
 impl Network {
     pub(super) fn note_traced(&mut self, now: Duration, seen: &[(Cookie, Option<u32>)]) {
         traced::note_traced(&mut self.flows, &self.classes, seen);
@@ -582,7 +582,7 @@ impl Network {
     }
 }
 
-// Other devices of the group.
+// Peers.
 impl Network {
     pub(super) fn set_keys(&mut self, keys: Option<Keyring>) {
         self.cooperates = keys.is_some();
@@ -590,7 +590,7 @@ impl Network {
     }
 
     pub(super) fn hear(&mut self, now: Duration, from: IpAddr, bytes: &[u8]) {
-        // Refusals are counted where they are found; nothing follows from them.
+        // Refusals are counted in the peer group, without further consequences.
         let Ok(heard) = self.peer_group.receive(now, from, bytes) else {
             return;
         };
@@ -630,7 +630,7 @@ impl Network {
         self.actions.extend(news.map(Action::Record));
     }
 
-    /// Reports that are due.
+    /// Sends the reports that are due.
     fn report(&mut self, now: Duration) {
         let senders = self.limiter.reported(&self.flows, medium!(self));
         while let Some(report) = self.peer_group.poll_report(now, &senders) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One device: limits asked for and answered, other tools, new connections, dry runs.
+//! One device: limits requested and answered, other tools, new connections, dry runs.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -82,7 +82,7 @@ fn engine(config: &str, dry_run: bool) -> Network {
     engine_with(config, dry_run, Means::default())
 }
 
-/// Where background connections can be made to yield so.
+/// With these means for background connections to yield.
 fn engine_with(config: &str, dry_run: bool, background: Means) -> Network {
     let config = Config::parse(config).expect("a configuration");
     let setup = Setup {
@@ -98,7 +98,7 @@ fn engine_with(config: &str, dry_run: bool, background: Means) -> Network {
     engine
 }
 
-/// An engine at the moment when it first asks for a cap.
+/// An engine that just requests its first cap.
 fn asking() -> Network {
     let mut engine = engine(CONSTANT, false);
     assert!(caps(&pass(&mut engine, 100)).is_empty());
@@ -119,11 +119,11 @@ fn pass(engine: &mut Network, ms: u64) -> Vec<Action> {
 }
 
 #[test]
-fn who_repeats_what_was_lost_still_sends() {
+fn a_retransmitting_connection_counts_as_sending() {
     for (ca_state, until_ms, still_sends) in [
         (CaState::Open, 2_000, false),
         (CaState::Loss, 2_000, true),
-        // Nobody is at the other end any more.
+        // The remote host is gone.
         (CaState::Loss, 20_000, false),
     ] {
         let mut engine = asking();
@@ -151,9 +151,10 @@ fn who_repeats_what_was_lost_still_sends() {
     }
 }
 
-/// A closed window, or nobody at the other end: it would take its part of the device's share for nothing until it is closed.
+/// With a closed window or a vanished remote host, a connection would take its part of the device's share for nothing
+/// until it is closed.
 #[test]
-fn who_has_a_remote_host_that_takes_nothing_sends_no_longer() {
+fn a_connection_to_a_silent_remote_host_stops_counting_as_sending() {
     for (takes, still_sends) in [(true, true), (false, false)] {
         let mut engine = asking();
         for ms in (300..20_000).step_by(100) {
@@ -202,7 +203,7 @@ fn caps(actions: &[Action]) -> Vec<(Cookie, Option<u32>)> {
 }
 
 #[test]
-fn a_cap_that_the_kernel_put_off_is_asked_for_again_in_the_next_poll_and_not_before() {
+fn a_deferred_cap_is_requested_again_in_the_next_poll() {
     let mut engine = asking();
     assert!(caps(&answer(&mut engine, Outcome::Deferred)).is_empty());
     let event = FlowEvent::CaState { to: CaState::Open };
@@ -211,9 +212,9 @@ fn a_cap_that_the_kernel_put_off_is_asked_for_again_in_the_next_poll_and_not_bef
     assert_eq!(caps(&pass(&mut engine, 300)), [(COOKIE, Some(20))]);
 }
 
-/// A scan over the sockets that meets a locked one is given up, and tells of none.
+/// A scan over the sockets that meets a locked one is aborted, without a report.
 #[test]
-fn what_a_scan_that_was_given_up_has_written_is_no_other_tools() {
+fn values_written_by_an_aborted_scan_are_no_conflict() {
     let shown = |engine: &mut Network, ms, clamp| {
         let flow = Flow { clamp, ..upload() };
         let passed = Input::Poll {
@@ -245,7 +246,7 @@ fn what_a_scan_that_was_given_up_has_written_is_no_other_tools() {
 }
 
 #[test]
-fn a_connection_that_leaves_by_another_interface_is_set_free() {
+fn a_connection_that_leaves_the_managed_interface_is_uncapped() {
     let mut engine = asking();
     answer(&mut engine, Outcome::Applied);
     let moved = engine.step(Duration::from_millis(250), Input::Interface(Some(interface(3))));
@@ -257,7 +258,7 @@ fn a_connection_that_leaves_by_another_interface_is_set_free() {
 }
 
 #[test]
-fn a_dry_run_decides_once_and_suspects_nobody_of_the_cap_that_it_did_not_set() {
+fn a_dry_run_decides_once_and_reports_no_conflict() {
     let mut engine = engine(CONSTANT, true);
     for ms in [100, 200, 300, 400, 500] {
         assert!(caps(&pass(&mut engine, ms)).is_empty());
@@ -272,7 +273,7 @@ fn a_dry_run_decides_once_and_suspects_nobody_of_the_cap_that_it_did_not_set() {
 }
 
 #[test]
-fn the_kernel_is_asked_whose_a_clamp_is_that_nobody_here_knows_of() {
+fn the_kernel_decides_whose_an_unknown_clamp_is() {
     let mut engine = asking();
     answer(&mut engine, Outcome::Applied);
     let held = |clamp| Flow { clamp, ..upload() };
@@ -300,7 +301,7 @@ fn the_kernel_is_asked_whose_a_clamp_is_that_nobody_here_knows_of() {
 }
 
 #[test]
-fn a_value_that_giveway_does_not_know_to_have_set_is_asked_about_with_a_reason() {
+fn an_unknown_value_is_queried_with_a_reason() {
     let mut engine = asking();
     let mut idle_with_a_clamp = |ms| {
         let flows = vec![Flow {
@@ -327,7 +328,7 @@ fn a_value_that_giveway_does_not_know_to_have_set_is_asked_about_with_a_reason()
 }
 
 #[test]
-fn a_cap_set_while_a_complete_pass_was_read_is_not_forgotten() {
+fn a_cap_set_during_a_full_scan_is_not_forgotten() {
     let mut engine = engine(CONSTANT, false);
     engine.step(
         Duration::ZERO,
@@ -371,8 +372,8 @@ fn new_connections_are_capped_on_the_managed_interface_only() {
 }
 
 #[test]
-fn a_connection_that_is_idle_is_not_left_with_the_cap_of_busier_times() {
-    // 1.2 Mbit/s x 100 ms are ten segments.
+fn an_idle_connection_gets_the_cap_of_a_new_one() {
+    // 1.2 Mbit/s × 100 ms are ten segments.
     let mut engine = engine("[cap]\ncapacity_mbit = 1.2", false);
     engine.step(
         Duration::ZERO,
@@ -396,14 +397,14 @@ fn a_connection_that_is_idle_is_not_left_with_the_cap_of_busier_times() {
 }
 
 #[test]
-fn nothing_is_asked_of_a_socket_that_is_gone() {
+fn nothing_is_requested_of_a_closed_socket() {
     let mut engine = asking();
     assert!(caps(&answer(&mut engine, Outcome::Gone)).is_empty());
     assert!(engine.status(Duration::from_secs(1)).flows.is_empty());
 }
 
 #[test]
-fn a_refused_limit_is_told_as_not_made_and_not_asked_again() {
+fn a_refused_limit_is_recorded_as_not_made_and_not_repeated() {
     let mut engine = asking();
     answer(
         &mut engine,
@@ -423,7 +424,7 @@ fn a_refused_limit_is_told_as_not_made_and_not_asked_again() {
 }
 
 #[test]
-fn what_giveway_cannot_set_here_is_not_told_as_refused_by_the_kernel() {
+fn a_setting_without_means_is_not_reported_as_refused_by_the_kernel() {
     let mut engine = asking();
     answer(&mut engine, Outcome::Unable);
     assert!(caps(&pass(&mut engine, 300)).is_empty());
@@ -435,7 +436,7 @@ fn what_giveway_cannot_set_here_is_not_told_as_refused_by_the_kernel() {
 }
 
 #[test]
-fn a_share_that_is_found_is_told_in_numbers_too() {
+fn an_estimated_share_is_reported_in_numbers() {
     let mut engine = engine("[cap]\npolicy = \"estimated\"", false);
     assert_eq!(engine.status(Duration::ZERO).policy.estimate, None);
     for ms in [100, 200, 300] {
@@ -453,7 +454,7 @@ fn a_share_that_is_found_is_told_in_numbers_too() {
         ["start", "baseline"].contains(&shown["phase"].as_str().unwrap()),
         "{shown}"
     );
-    // Of a newer giveway.
+    // From a newer giveway.
     assert_eq!(
         serde_json::from_str::<SharePhase>("\"later\"").unwrap(),
         SharePhase::Unknown
@@ -461,7 +462,7 @@ fn a_share_that_is_found_is_told_in_numbers_too() {
 }
 
 #[test]
-fn a_flow_has_an_owner_once_its_process_and_cgroup_were_read() {
+fn a_flow_has_an_owner_once_process_and_cgroup_were_read() {
     let mut engine = engine("", false);
     let owned = || Flow {
         owner: Some(Owner {
@@ -508,7 +509,7 @@ fn a_flow_has_an_owner_once_its_process_and_cgroup_were_read() {
 }
 
 #[test]
-fn what_is_gone_with_the_next_poll_is_not_looked_up() {
+fn short_lived_connections_are_not_identified() {
     let mut engine = engine("", false);
     let mut asked = |ms, cookie| {
         let flow = Flow {
@@ -529,7 +530,7 @@ fn what_is_gone_with_the_next_poll_is_not_looked_up() {
 }
 
 #[test]
-fn changes_of_closed_sockets_are_the_first_to_be_forgotten() {
+fn changes_of_closed_sockets_are_forgotten_first() {
     let mut engine = asking();
     answer(&mut engine, Outcome::Applied);
     engine.step(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The engine's state at one moment, as [`crate::status`] describes it.
+//! The engine's present state, as [`crate::status`] describes it.
 
 use std::time::Duration;
 

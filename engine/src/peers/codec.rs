@@ -1,66 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A report as bytes: what stands inside the seal. `docs/protocol.md` has the tables.
+//! A report as bytes: the content of the seal. `docs/reference/protocol.md` has the tables.
 //!
-//! In: a [`Report`], or bytes that were authenticated but may still be anything. Out: bytes, or a report of
-//! which every field was checked. Every report has exactly one encoding, so whatever decodes also encodes to
-//! the same bytes. Never: a judgement on whether the report is to be authenticated.
+//! In: a [`Report`], or bytes that were authenticated but may still be anything. Out: bytes, or a report with every
+//! field checked. Every report has exactly one encoding, so whatever decodes also encodes to the same bytes. Never
+//! decides whether the report counts.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{CaState, Class};
 
-/// The most senders, responses and challenged in one report.
+/// The most senders, responses and challenged sessions in one report.
 pub const MAX_SENDERS: usize = 16;
 pub const MAX_RESPONSES: usize = 16;
 pub const MAX_CHALLENGED: usize = 4;
-/// A device may not announce that it reports more often, or less often, than this.
+/// The shortest and longest interval that a device may announce.
 pub const INTERVAL_RANGE_MS: std::ops::RangeInclusive<u32> = 20..=600_000;
-/// [`Sender::demand_kbit`] of a connection that takes whatever it gets.
+/// [`Sender::demand_kbit`] of a connection with unlimited demand.
 pub const UNLIMITED_KBIT: u32 = u32::MAX;
-/// What one response costs.
+/// The size of one response.
 pub(super) const ECHO_BYTES: usize = 8;
 /// The shortest report: two u64, and each of the others in one byte.
 pub(super) const MIN_BYTES: usize = 16 + 6;
 /// The longest encoding of everything but senders and responses: two u64, two varints, purpose, three counts, challenged.
 pub(super) const MAX_FIXED_BYTES: usize = 16 + 10 + 5 + 1 + 3 + 2 * MAX_CHALLENGED;
 
-/// Bytes that no device of this version would have sealed.
+/// Bytes that no device of this version seals.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(pub &'static str);
 
-/// What one device tells its peers.
+/// A device's report to its peers.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Report {
-    /// Chosen at random when the device's daemon started.
+    /// Random, chosen when the device's daemon started.
     pub session: u64,
     /// Grows with every report of the session.
     pub counter: u64,
-    /// A device that repeats it has heard this session just now.
+    /// A device that responds with it has just heard this session.
     pub challenge: u64,
-    /// The next report comes about this much later.
+    /// The time until about the next report.
     pub interval_ms: u32,
     pub purpose: Purpose,
-    /// [`hint`]s of sessions that the device hears and cannot authenticate yet; they are asked for an response.
+    /// [`hint`]s of sessions that the device hears and cannot authenticate yet: a response is requested from them.
     pub challenged: Vec<u16>,
-    /// Challenges of others, repeated. 64 random bits say whose they are.
+    /// Responses: the challenges of others. Their 64 random bits identify them.
     pub responses: Vec<u64>,
-    /// The connections that are sending; none means that the device has nothing to send.
+    /// The connections that are sending; none: the device is idle.
     pub senders: Vec<Sender>,
 }
 
-/// Why a report is sent, as far as it matters to the receiver.
+/// The purpose of a report, as far as it matters to the receiver.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Purpose {
     Telling,
-    /// The device says goodbye: no further report follows.
+    /// The device leaves: no further report follows.
     Leaving,
     /// To one device that fell silent: it is to answer directly, and at once.
     Asking,
 }
 
 /// A connection that is sending.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Sender {
     pub cwnd_segments: u32,
     pub min_rtt_us: u32,
@@ -72,15 +73,15 @@ pub struct Sender {
     /// Segments since the connection opened.
     pub retransmits: u32,
     pub class: Class,
-    /// What it could use, or [`UNLIMITED_KBIT`].
+    /// Its demand, or [`UNLIMITED_KBIT`].
     pub demand_kbit: u32,
 }
 
-/// The numbers on the wire are the places in this list, in [`Class::ALL`] and in [`CaState::BY_NUMBER`], which hold all values
-/// in order.
+/// The numbers on the wire are the positions in this list, in [`Class::ALL`] and in [`CaState::BY_NUMBER`], which hold
+/// all values in order.
 const PURPOSES: [Purpose; 3] = [Purpose::Telling, Purpose::Leaving, Purpose::Asking];
 
-/// Sixteen bits of a session's id: enough to ask it for something, since a wrong answer costs one response.
+/// Sixteen bits of a session's id: enough to request a response, since a collision costs one response.
 pub fn hint(session: u64) -> u16 {
     session as u16
 }
@@ -136,7 +137,7 @@ impl Report {
 impl Sender {
     fn put(&self, out: &mut Vec<u8>) {
         out.push(self.ca_state as u8 | (self.class as u8) << 3);
-        // One more than the demand, so that `unlimited` is the shortest number instead of the longest.
+        // Demand plus one, so that `unlimited` is the shortest number instead of the longest.
         let demand = self.demand_kbit.wrapping_add(1);
         let numbers = [self.cwnd_segments, self.min_rtt_us, self.srtt_us, self.queue_bytes];
         for number in numbers
@@ -193,7 +194,7 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// What is left to read.
+/// The unread rest.
 struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When this device reports, so that all reports together stay below a share of the air time.
+//! When this device reports, so that all reports together stay below a share of the airtime.
 //!
-//! In: how many devices report, how long their reports are, and what happens here. Out: the moment of the next
-//! report. The rule is RTCP's (RFC 3550 section 6.2): the interval grows with the group, is never below a
-//! base, is jittered, and is computed anew whenever it is asked for, so that a group which grew or shrank since
-//! the last report counts at once (section 6.3.3). What a report costs is its air time ([`report_airtime_us`]). Never: a
-//! clock; `now` never runs backwards here.
+//! In: the number of reporting devices, the size of their reports, and local events. Out: the time of the next report.
+//! The rule is RTCP's (RFC 3550 section 6.2): the interval grows with the group, is never below a base, is jittered,
+//! and is computed again on each query, so that a change of the group since the last report counts at once (section
+//! 6.3.3). The cost of a report is its airtime ([`report_airtime_us`]). Never: a clock; `now` never runs backwards
+//! here.
 
 use std::time::Duration;
 
@@ -14,31 +14,31 @@ use rand_chacha::rand_core::Rng;
 use super::codec::INTERVAL_RANGE_MS;
 use crate::config;
 
-/// A device with nothing to send reports this many times slower.
+/// An idle device reports this many times less often.
 pub const IDLE_FACTOR: u32 = 10;
-/// This part of the air time is for the regular reports; the rest for those that announce a start or a stop.
+/// The part of the airtime for regular reports; the rest is for those that announce a start or a stop.
 const REGULAR_SHARE: f64 = 0.8;
 /// Two complete announcements may follow each other at once; then they wait for the share to refill.
 pub const MAX_ANNOUNCED_REPORTS: usize = 6;
-/// A start is told three times: broadcasts get lost, and the next regular report may be far.
+/// A start is announced three times: broadcasts get lost, and the next regular report may be far.
 const START_MS: [u64; 3] = [0, 100, 250];
-/// So is a stop; close together, for the queue is empty and nothing else is in the way.
+/// So is a stop; close together, since the queue is empty.
 const STOP_MS: [u64; 3] = [0, 80, 160];
-/// What a report is taken to measure before one was seen (one sender, no response).
+/// The assumed size of a report before one was seen (one sender, no response).
 const TYPICAL_BYTES: f64 = 92.0;
 
 /// 24 MAC header, 4 FCS, 8 CCMP, 8 LLC/SNAP, 8 UDP.
 const FRAME_OVERHEAD_BYTES: u32 = 24 + 4 + 8 + 8 + 8;
 const ACK_BYTES: u32 = 14;
-/// With the long slot, as a network with old devices has it: the dearer case.
+/// The long slot, as in a network with old devices: the more expensive case.
 const DIFS_US: f64 = 50.0;
 const SIFS_US: f64 = 16.0;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaceConfig {
-    /// Between two reports of a device that sends, as long as the air time suffices.
+    /// Between two reports of a sending device, while the airtime suffices.
     pub base_interval: Duration,
-    /// All devices' reports together use at most this much, percent.
+    /// The most for all devices' reports together, percent.
     pub airtime_percent: f64,
     /// The rate at which the access point repeats broadcasts, Mbit/s.
     pub basic_rate_mbit: f64,
@@ -63,15 +63,15 @@ impl Default for PaceConfig {
     }
 }
 
-/// The devices that report, this one included.
+/// The reporting devices, this one included.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Group {
     pub sending: usize,
     pub idle: usize,
 }
 
-/// How long one frame is on the air. ERP-OFDM (IEEE 802.11-2020 18.4.3): 20 us preamble, symbols of 4 us with 16
-/// service and 6 tail bits, 6 us signal extension. Below 6 Mbit/s and at 11: DSSS with the long preamble.
+/// The airtime of one frame. ERP-OFDM (IEEE 802.11-2020 18.4.3): 20 us preamble, symbols of 4 us with 16 service and 6
+/// tail bits, 6 us signal extension. Below 6 Mbit/s and at 11: DSSS with the long preamble.
 pub fn frame_airtime_us(frame_bytes: u32, rate_mbit: f64) -> f64 {
     let bits = 8.0 * f64::from(frame_bytes);
     if rate_mbit < 6.0 || rate_mbit == 11.0 {
@@ -81,9 +81,9 @@ pub fn frame_airtime_us(frame_bytes: u32, rate_mbit: f64) -> f64 {
     }
 }
 
-/// What one report costs: the device's frame to the access point with its acknowledgement, and the access
-/// point's repetition without one. The first really goes at a data rate; the basic rate is an upper bound.
-/// Backoff is left out: its slots pass for all waiting devices at once.
+/// The airtime of one report: the device's frame to the access point with its acknowledgement, and the access point's
+/// repetition without one. The first really uses a data rate; the basic rate is an upper bound. Backoff is left out:
+/// its slots pass for all waiting devices at once.
 pub fn report_airtime_us(report_bytes: f64, config: &PaceConfig) -> f64 {
     let frame_bytes = FRAME_OVERHEAD_BYTES + config.ip_header_bytes + report_bytes.ceil() as u32;
     let frame = frame_airtime_us(frame_bytes, config.basic_rate_mbit);
@@ -91,14 +91,13 @@ pub fn report_airtime_us(report_bytes: f64, config: &PaceConfig) -> f64 {
     (DIFS_US + frame + SIFS_US + ack) + (DIFS_US + frame)
 }
 
-/// Between two regular reports of a device that sends. Idle ones wait [`IDLE_FACTOR`] times longer and weigh
-/// as much less.
+/// Between two regular reports of a sending device. Idle ones wait [`IDLE_FACTOR`] times longer and weigh as much less.
 pub fn sending_interval(group: Group, report_airtime_us: f64, config: &PaceConfig) -> Duration {
     let weight = group.sending as f64 + group.idle as f64 / f64::from(IDLE_FACTOR);
     stretched(weight, report_airtime_us, config)
 }
 
-/// The interval at which every device of the group could report: what an idle one keeps to when it must hurry.
+/// The interval at which every device of the group could report: that of an idle one with an urgent response.
 pub fn hurried_interval(group: Group, report_airtime_us: f64, config: &PaceConfig) -> Duration {
     stretched((group.sending + group.idle) as f64, report_airtime_us, config)
 }
@@ -121,14 +120,14 @@ pub struct Pace {
     config: PaceConfig,
     started: Duration,
     last_sent: Option<Duration>,
-    /// Another device has been waiting for an answer since then.
+    /// A peer has been waiting for a response since then.
     hurried: Option<Duration>,
-    /// Random in 0..1, drawn once a report, so that the deadline does not move when it is asked for again.
+    /// Random in 0..1, drawn once a report, so that the deadline is the same on each query.
     phase: f64,
     sending: bool,
-    /// Moments still to come at which a start or stop is told.
+    /// The times of announcements still to send.
     announcements: Vec<Duration>,
-    /// Announcing reports that may be sent now, and when that was reckoned.
+    /// Announcements that may be sent now, and when that was computed.
     credit: f64,
     credited: Duration,
     average_bytes: f64,
@@ -154,7 +153,7 @@ impl Pace {
         self.config.ip_header_bytes = bytes;
     }
 
-    /// A report of the group was seen, or sent: its length counts in the average (RFC 3550 section 6.3.3).
+    /// A report of the group was received or sent: its size counts in the average (RFC 3550 section 6.3.3).
     pub fn observe(&mut self, report_bytes: usize) {
         self.average_bytes += (report_bytes as f64 - self.average_bytes) / 16.0;
     }
@@ -163,19 +162,19 @@ impl Pace {
         self.sending
     }
 
-    /// What this device announces: the interval that it keeps from its next report on.
+    /// The interval that this device announces, from its next report on.
     pub fn interval(&self, group: Group, sending: bool) -> Duration {
         let interval = sending_interval(group, self.report_airtime_us(), &self.config);
         within_range(if sending { interval } else { interval * IDLE_FACTOR })
     }
 
-    /// The group's regular reports, in percent of the air time.
+    /// The group's regular reports, in percent of the airtime.
     pub fn airtime_percent(&self, group: Group) -> f64 {
         let weight = group.sending as f64 + group.idle as f64 / f64::from(IDLE_FACTOR);
         weight * self.report_airtime_us() / 1e4 / self.interval(group, true).as_secs_f64()
     }
 
-    /// The next report, if nothing else happens.
+    /// The next report without further events.
     pub fn due(&self, group: Group) -> Duration {
         let regular = self.regular_turn(group);
         self.announcements.first().map_or(regular, |at| regular.min(*at))
@@ -190,7 +189,7 @@ impl Pace {
         let jittered = |interval: Duration| last.saturating_add(interval.mul_f64(0.9 + 0.2 * self.phase));
         let turn = jittered(self.interval(group, self.sending));
         let Some(since) = self.hurried else { return turn };
-        // All that heard the same stranger hurry at the same moment: they spread over one interval.
+        // All that heard the same new device respond at the same moment: they spread over one interval.
         let hurried = hurried_interval(group, self.report_airtime_us(), &self.config);
         turn.min(jittered(hurried).max(since.saturating_add(hurried.mul_f64(self.phase))))
     }
@@ -205,8 +204,8 @@ impl Pace {
         self.announce(now, group, START_MS, 0, rng);
     }
 
-    /// Who wants less has less in flight a round trip later: that is told over the same time as a start. It leaves what a start
-    /// or a stop takes.
+    /// A lower demand shows in flight an RTT later: it is announced over the same time as a start, with the credit that
+    /// starts and stops leave.
     pub fn changed_demand(&mut self, now: Duration, group: Group, rng: &mut impl Rng) {
         self.announce(now, group, START_MS, START_MS.len(), rng);
     }
@@ -215,8 +214,8 @@ impl Pace {
         self.announce(now, group, STOP_MS, 0, rng);
     }
 
-    /// Replaces what was still to be announced, for every report tells the newest. Without credit the news
-    /// waits for the device's turn.
+    /// Replaces pending announcements, as every report has the latest state. Without credit it waits for the device's
+    /// turn.
     fn announce(&mut self, now: Duration, group: Group, offsets_ms: [u64; 3], left: usize, rng: &mut impl Rng) {
         let share = (1.0 - REGULAR_SHARE) * self.config.airtime_percent / 100.0;
         let devices = (group.sending + group.idle).max(1) as f64;
@@ -235,7 +234,7 @@ impl Pace {
         }
     }
 
-    /// A report went out; `sending` is what it says.
+    /// A report was sent; `sending` is its content.
     pub fn sent(&mut self, now: Duration, report_bytes: usize, sending: bool, rng: &mut impl Rng) {
         let announced = self.announcements.len();
         self.announcements.retain(|at| *at > now);
@@ -254,7 +253,7 @@ impl Pace {
     }
 }
 
-/// Evenly spread in 0..1.
+/// Uniform in 0..1.
 fn unit(rng: &mut impl Rng) -> f64 {
     f64::from(rng.next_u32()) / (f64::from(u32::MAX) + 1.0)
 }
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_at_six_mbit_lasts_what_the_standard_says() {
+    fn the_airtime_of_a_frame_at_six_mbit_is_that_of_the_standard() {
         // 164 bytes: 22 + 1312 bits in symbols of 24 bits are 56.
         assert_eq!(frame_airtime_us(164, 6.0), 20.0 + 56.0 * 4.0 + 6.0);
         assert_eq!(frame_airtime_us(14, 6.0), 20.0 + 6.0 * 4.0 + 6.0);
@@ -289,8 +288,8 @@ mod tests {
     }
 
     #[test]
-    fn a_report_costs_both_its_ways() {
-        // Report of 92 bytes: frames of 164 bytes, 250 us each; acknowledgement 50 us.
+    fn a_report_costs_airtime_to_and_from_the_access_point() {
+        // A report of 92 bytes: frames of 164 bytes, 250 us each; acknowledgement 50 us.
         assert_eq!(
             report_airtime_us(92.0, &CONFIG),
             (50.0 + 250.0 + 16.0 + 50.0) + (50.0 + 250.0)
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_group_keeps_the_base_interval_and_a_large_one_shares_the_air() {
+    fn a_small_group_has_the_base_interval_and_a_large_one_shares_the_airtime() {
         let cost_us = report_airtime_us(92.0, &CONFIG);
         assert_eq!(sending_interval(devices(6, 0), cost_us, &CONFIG), ms(500));
         // 8 x 666 us / 0.8%
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_numbers_give_a_long_interval_instead_of_a_panic() {
+    fn impossible_numbers_give_a_long_interval() {
         for (percent, rate) in [
             (0.0, 6.0),
             (-1.0, 6.0),
@@ -359,7 +358,7 @@ mod tests {
     ) -> Vec<Duration> {
         let mut sent = Vec::new();
         while pace.due(group) <= until {
-            // A start may make a turn due that has passed already.
+            // A start may make a turn due that is already past.
             let now = pace.due(group).max(from);
             pace.sent(now, 92, sending, rng);
             sent.push(now);
@@ -378,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_told_at_once_however_often_the_demand_has_changed() {
+    fn a_start_is_announced_at_once_after_any_demand_changes() {
         for group in [devices(2, 0), devices(8, 0), devices(32, 0), devices(64, 0)] {
             let mut rng = ChaCha20Rng::seed_from_u64(7);
             let mut pace = Pace::new(ms(0), CONFIG, &mut rng);
@@ -400,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_told_at_once_and_twice_more() {
+    fn a_start_is_announced_at_once_and_twice_more() {
         let mut rng = ChaCha20Rng::seed_from_u64(2);
         let mut pace = Pace::new(ms(0), CONFIG, &mut rng);
         run(&mut pace, devices(0, 1), false, [0, 20_000].map(ms), &mut rng);
@@ -412,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_is_told_three_times_and_then_the_device_is_quiet() {
+    fn a_stop_is_announced_three_times() {
         let mut rng = ChaCha20Rng::seed_from_u64(3);
         let mut pace = Pace::new(ms(0), CONFIG, &mut rng);
         run(&mut pace, devices(1, 0), true, [0, 20_000].map(ms), &mut rng);
@@ -458,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_grew_since_the_last_report_counts_at_once() {
+    fn a_growth_of_the_group_counts_at_once() {
         let mut rng = ChaCha20Rng::seed_from_u64(5);
         let mut pace = Pace::new(ms(0), CONFIG, &mut rng);
         pace.sent(ms(0), 92, true, &mut rng);
@@ -466,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_device_that_is_waited_for_answers_within_the_interval_of_those_that_send() {
+    fn an_idle_device_responds_within_the_interval_of_sending_ones() {
         let mut rng = ChaCha20Rng::seed_from_u64(6);
         let mut pace = Pace::new(ms(0), CONFIG, &mut rng);
         pace.sent(ms(0), 92, false, &mut rng);

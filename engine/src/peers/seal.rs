@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The seal around a report: XChaCha20-Poly1305 under the group's key.
 //!
-//! In: plain bytes, or a datagram from anyone. Out: a datagram, or the bytes that a holder of the key sealed,
-//! or the reason why not. The clear header (magic, version, key id, nonce) is authenticated too. A nonce is made of
-//! randomness and of what it seals, so that two contents never share one, whoever else has the same randomness.
-//! Never: a key in a message, an error or a log; a secret's text leaves only through [`Key::reveal`].
+//! In: plain bytes, or a datagram from anyone. Out: a datagram, or the bytes that a holder of the key sealed, or the
+//! reason for a refusal. The clear header (magic, version, key id, nonce) is authenticated too. A nonce is made of
+//! randomness and of the content, so that two contents never share one, even with the same randomness. Never: a key in
+//! a message, an error or a log; a secret's text leaves only through [`Key::reveal`].
 
 use blake2::Blake2bMac;
 use blake2::digest::consts::U24;
@@ -15,13 +15,13 @@ use rand_chacha::rand_core::CryptoRng;
 
 use super::DatagramRefusal;
 
-/// No datagram is longer; a receiver's buffer must hold one byte more, to notice those that are.
+/// The longest datagram; a receiver's buffer must hold one byte more, to notice longer ones.
 pub const MAX_DATAGRAM_BYTES: usize = 512;
-/// The version of the datagram that this code writes, and the only one it reads.
+/// The version of the datagram that this code writes, and the only one that it reads.
 pub const VERSION: u8 = 2;
 /// The longest content that fits.
 pub const MAX_CONTENT_BYTES: usize = MAX_DATAGRAM_BYTES - OVERHEAD_BYTES;
-/// What the seal adds to the content: header and tag.
+/// Header and tag.
 pub const OVERHEAD_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
 /// Of every version.
@@ -31,14 +31,14 @@ const NONCE_BYTES: usize = 24;
 const HEADER_BYTES: usize = MAGIC.len() + 1 + KEY_ID_BYTES + NONCE_BYTES;
 pub(super) const TAG_BYTES: usize = 16;
 const SECRET_BYTES: usize = 32;
-/// Keeps what is derived for nonces apart from all else that the key may be used for (BLAKE2's personalization).
+/// Separates nonce derivation from other uses of the key (BLAKE2's personalization).
 const NONCE_LABEL: &[u8; 16] = b"giveway nonce 1\0";
 const KEY_PREFIX: &str = "giveway-key-1:";
 
 /// Why a key file was refused. The file's content is never part of the message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum KeyError {
-    #[error("it holds no key; `giveway key new` makes one")]
+    #[error("it has no key; `giveway key new` makes one")]
     NoKey,
     #[error("line {line}: a third key; at most two are valid during a change")]
     TooMany { line: usize },
@@ -48,7 +48,7 @@ pub enum KeyError {
     Length { line: usize, digits: usize },
     #[error("line {line}: the character at place {place} after `{KEY_PREFIX}` is not a hexadecimal digit")]
     Digit { line: usize, place: usize },
-    #[error("line {line}: a key that stands there already")]
+    #[error("line {line}: the same key again")]
     Twice { line: usize },
 }
 
@@ -60,8 +60,8 @@ pub struct Key {
 
 impl Key {
     pub fn from_secret(secret: [u8; SECRET_BYTES]) -> Self {
-        // The tag of a constant message under a nonce used for nothing else: it names the key and, as a tag,
-        // tells nothing about it.
+        // The tag of a constant message under a nonce used for nothing else: it identifies the key and, as a tag,
+        // reveals nothing about it.
         let label = Payload {
             msg: &[],
             aad: b"giveway key id",
@@ -75,14 +75,14 @@ impl Key {
         }
     }
 
-    /// One line of a key file, without its end.
+    /// One line of a key file, without the line end.
     pub fn reveal(&self) -> String {
         let digits = self.secret.iter().flat_map(|byte| [byte >> 4, byte & 15]);
         let digits = digits.filter_map(|digit| char::from_digit(digit.into(), 16));
         KEY_PREFIX.chars().chain(digits).collect()
     }
 
-    /// Names the key, in clear in every datagram, without telling anything about it.
+    /// Identifies the key, in clear in every datagram, without revealing anything about it.
     pub fn id(&self) -> [u8; KEY_ID_BYTES] {
         self.id
     }
@@ -111,17 +111,17 @@ impl std::fmt::Debug for Key {
 impl Drop for Key {
     fn drop(&mut self) {
         self.secret.fill(0);
-        // Keeps the compiler from leaving the write out, as far as that is possible without `unsafe`.
+        // Keeps the compiler from eliding the write, as far as possible without `unsafe`.
         std::hint::black_box(&self.secret);
     }
 }
 
-/// The keys active: the first seals, all open. Two while a group changes its key, else one.
+/// The active keys: the first seals, all open. Two while a group changes its key, else one.
 #[derive(Debug)]
 pub struct Keyring(Vec<Key>);
 
 impl Keyring {
-    /// As a key file has them.
+    /// As in a key file.
     #[cfg(any(test, feature = "corpus"))]
     pub fn reveal(&self) -> String {
         self.0.iter().map(|key| key.reveal() + "\n").collect()
@@ -155,7 +155,7 @@ impl Keyring {
         }
     }
 
-    /// The keys' names, the sealing one first.
+    /// The keys' ids, the sealing one first.
     pub fn ids(&self) -> impl Iterator<Item = [u8; KEY_ID_BYTES]> {
         self.0.iter().map(Key::id)
     }
@@ -196,7 +196,7 @@ impl Keyring {
     }
 }
 
-/// The version is judged before the length, so that every version is told apart.
+/// The version is checked before the length, so that every version is recognised.
 fn read_header(datagram: &[u8]) -> Result<([u8; KEY_ID_BYTES], [u8; NONCE_BYTES]), DatagramRefusal> {
     let short = DatagramRefusal::TooShort(datagram.len());
     let (magic, rest) = datagram.split_first_chunk::<{ MAGIC.len() }>().ok_or(short)?;
@@ -220,9 +220,9 @@ fn read_header(datagram: &[u8]) -> Result<([u8; KEY_ID_BYTES], [u8; NONCE_BYTES]
     }
 }
 
-/// Pseudorandom to whoever does not have the key, and another one for each content. A machine that is cloned, or put back
-/// to a snapshot, draws the same randomness once more, for something else: with a nonce of randomness alone the
-/// one-time key of Poly1305 follows from two such datagrams. Cf. the synthetic IV of RFC 5297.
+/// Pseudorandom without the key, and different for each content. A machine that is cloned, or restored from a snapshot,
+/// draws the same randomness again for other content: with a nonce of randomness alone, the one-time key of Poly1305
+/// follows from two such datagrams. Cf. the synthetic IV of RFC 5297.
 fn nonce_for(secret: &[u8; SECRET_BYTES], random: &[u8; 32], content: &[u8]) -> Option<[u8; NONCE_BYTES]> {
     let mut mac = Blake2bMac::<U24>::new_with_salt_and_personal(Some(secret), &[], NONCE_LABEL).ok()?;
     mac.update(random);
@@ -230,7 +230,7 @@ fn nonce_for(secret: &[u8; SECRET_BYTES], random: &[u8; 32], content: &[u8]) -> 
     Some(mac.finalize_fixed().into())
 }
 
-/// What tells one sealed datagram from all others.
+/// Identifies a sealed datagram.
 pub(super) fn tag_of(datagram: &[u8]) -> Option<[u8; TAG_BYTES]> {
     datagram.last_chunk().copied()
 }

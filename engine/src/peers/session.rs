@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who is authenticated.
+//! Authentication of peers.
 //!
-//! In: authentic reports, each with its sender's address and the time. Out: which sessions exist, which of them
-//! are authenticated and what they said last, and this device's own next report. A session is authenticated once it
-//! repeated the challenge that stands in our own reports, so neither clocks nor stored state are needed. The
-//! challenge changes whenever a authenticated session is forgotten, so that no report recorded before can revive it, and
-//! every few minutes, so that none that was withheld is authenticated later. A report in our own session that we did not send
-//! is a copy's: then ours begins anew.
-//! Never: a clock (`now` never runs backwards here), unbounded memory.
+//! In: authentic reports, each with its sender's address and the time. Out: the known sessions, which of them are
+//! authenticated, their latest reports, and this device's own next report. A session is authenticated once it responds
+//! with the challenge of this device's reports, so neither clocks nor stored state are needed. The challenge changes
+//! whenever an authenticated session is forgotten, so that no recorded report can revive it, and every few minutes, so
+//! that no withheld one is accepted later. A report of the own session that this device did not send comes from a
+//! clone: then a new session begins. Never: a clock (`now` never runs backwards here), unbounded memory.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -19,29 +18,28 @@ use super::codec::{self, Purpose, Report, Sender};
 use super::seal::{MAX_CONTENT_BYTES, TAG_BYTES};
 use super::{DatagramRefusal, Heard};
 
-/// The most other devices authenticated at the same time.
+/// The most authenticated peers.
 pub const MAX_AUTHENTICATED: usize = 64;
-/// The most devices remembered that have not proved themselves, without what they say.
+/// The most unauthenticated devices, which are remembered without their senders.
 pub const MAX_CANDIDATES: usize = 32;
-/// A device is gone after this many of its own intervals (and half a one, for jitter).
+/// A peer expires after this many of its own intervals (and half a one, for jitter).
 const SILENT_INTERVALS: u32 = 6;
-/// After this many it is asked directly: what goes to one device is acknowledged and repeated on Wi-Fi, what goes
-/// to all is not.
+/// After this many it is asked directly: Wi-Fi acknowledges and repeats unicast, but not broadcast.
 const ASKED_INTERVALS: u32 = 4;
-/// What a device says that it sends counts for so long without another word, however rare it says that its reports are:
-/// the longest interval alone would keep its senders among us for an hour.
+/// A peer's senders count for this long after its last report, however long its announced interval: the longest one
+/// would keep them for an hour.
 const SENDERS_COUNT: Duration = Duration::from_secs(300);
-/// Nobody is answered more often: an honest device asks after four intervals, and these are longer together.
+/// The shortest time between two answers to a device: an honest one asks after four intervals, which are longer.
 const ANSWER_GAP: Duration = Duration::from_millis(50);
-/// A device heard for the first time gets its response so often unasked: broadcasts get lost.
+/// The unsolicited responses to a new device: broadcasts get lost.
 const FIRST_RESPONSES: u8 = 2;
-/// A challenge is replaced after this long, or after [`CHALLENGE_INTERVALS`] where reports are that rare.
+/// A challenge is replaced after this long, or after [`CHALLENGE_INTERVALS`] if reports are that rare.
 pub const CHALLENGE_AGE: Duration = Duration::from_secs(300);
-/// Of a device with nothing to send. Whoever hears a challenge in its last moment answers it before it ceases to count.
+/// Of an idle device. A challenge heard in its last moment is answered before it expires.
 const CHALLENGE_INTERVALS: u32 = 2;
-/// The reports of one's own that are told from a copy's. An response comes within milliseconds.
+/// The own reports that are distinguished from a clone's. A response comes within milliseconds.
 const SENT_KEPT: usize = 64;
-/// Between two new sessions for copies: a member that plays one has us begin anew no more often.
+/// Between two new sessions for clones: a member that imitates one causes no more.
 pub const ANEW_GAP: Duration = Duration::from_secs(5);
 
 /// Another device's daemon, from its start to its end.
@@ -57,11 +55,11 @@ pub struct Session {
     first_heard: Duration,
     counters: Window,
     challenge: u64,
-    /// Reports of ours that shall still carry its challenge.
+    /// Own reports that are still to carry its challenge.
     responses_owed: u8,
-    /// The last report of ours that carried its challenge, or our challenge.
+    /// The last own report that carried its challenge, or the own challenge.
     served: u64,
-    /// It fell silent and was asked whether it is still there.
+    /// It fell silent, and was asked directly.
     asked: bool,
     answer_owed: bool,
     answered: Option<Duration>,
@@ -87,7 +85,7 @@ impl Session {
         }
     }
 
-    /// When it will have missed this many reports, or has to be asked as if it had.
+    /// When it will have missed this many reports.
     fn missed(&self, reports: u32) -> Duration {
         let interval = if self.senders.is_empty() {
             self.interval
@@ -114,13 +112,13 @@ impl Session {
         self.asked_at().unwrap_or_else(|| self.gone_at())
     }
 
-    /// Whom to forget first when there is no room: those with nothing to send, then the longest silent.
+    /// The eviction order: idle ones first, then the longest silent.
     fn worth(&self) -> (bool, Duration) {
         (!self.senders.is_empty(), self.last_heard)
     }
 }
 
-/// The counters of a session that were seen: the highest, and a bit for each of the 64 up to it.
+/// The counters seen in a session: the highest, and a bit for each of the 64 up to it.
 #[derive(Debug, Default)]
 struct Window {
     highest: u64,
@@ -128,8 +126,8 @@ struct Window {
 }
 
 impl Window {
-    /// Only a counter above all others is news. An older one that was never seen was overtaken on its way;
-    /// one that was seen, or is too old to tell, is a replay.
+    /// Only a counter above all others is new. An older one that was never seen is stale; one that was seen, or is too
+    /// old, is a replay.
     fn advance(&mut self, counter: u64) -> Result<(), DatagramRefusal> {
         if self.seen == 0 || counter > self.highest {
             let step = u32::try_from(counter - self.highest).unwrap_or(u32::MAX);
@@ -150,18 +148,18 @@ impl Window {
     }
 }
 
-/// This device's session, and all that it hears.
+/// This device's session, and all sessions that it hears.
 #[derive(Debug)]
 pub struct Sessions {
     own: u64,
     counter: u64,
     challenge: u64,
-    /// The one before, which counts until this one is replaced.
+    /// The previous one, which is valid until this one is replaced.
     challenge_before: Option<u64>,
     challenged: Duration,
-    /// The tags of our latest reports.
+    /// The tags of this device's latest reports.
     sent: VecDeque<[u8; TAG_BYTES]>,
-    /// When a session was last begun because of a copy.
+    /// The latest new session because of a clone.
     begun_anew: Option<Duration>,
     known: Vec<Session>,
     evicted: u64,
@@ -194,7 +192,7 @@ impl Sessions {
         self.known.iter().filter(|s| s.authenticated)
     }
 
-    /// Sessions forgotten because there was no room.
+    /// Sessions evicted for lack of room.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
@@ -203,7 +201,7 @@ impl Sessions {
         self.known.iter().any(|s| s.responses_owed > 0)
     }
 
-    /// Our latest report has this tag.
+    /// The latest own report has this tag.
     pub fn sealed(&mut self, tag: [u8; TAG_BYTES]) {
         if self.sent.len() == SENT_KEPT {
             self.sent.pop_front();
@@ -211,16 +209,16 @@ impl Sessions {
         self.sent.push_back(tag);
     }
 
-    /// Whether an authentic report is in our session and was not sent by us. An old one is taken for our own: whoever
-    /// records our reports must not be able to end our session with them. Of two copies the one that has
-    /// sent less notices the other.
+    /// Whether an authentic report belongs to the own session but was not sent by this device. An old one counts as
+    /// own: a recorder of reports must not be able to end the session with them. Of two clones, the one that has sent
+    /// less notices the other.
     pub fn is_copied(&self, now: Duration, report: &Report, tag: [u8; TAG_BYTES]) -> bool {
         let is_recent = report.counter.saturating_add(SENT_KEPT as u64) > self.counter;
         let may_begin = self.begun_anew.is_none_or(|at| now >= at + ANEW_GAP);
         report.session == self.own && is_recent && may_begin && !self.sent.contains(&tag)
     }
 
-    /// As after a restart, but that others are authenticated as before.
+    /// As after a restart, but the peers stay authenticated.
     pub fn begin_anew(&mut self, now: Duration, rng: &mut impl Rng) {
         self.own = rng.next_u64();
         self.counter = 0;
@@ -229,8 +227,8 @@ impl Sessions {
         self.change_challenge(now, rng);
     }
 
-    /// What the challenge proves is that somebody has heard us, and only as recently as it was chosen. `interval` is that
-    /// of a device with nothing to send.
+    /// A response proves that somebody has heard this device after the challenge was chosen. `interval` is that of an
+    /// idle device.
     pub fn renew_challenge(&mut self, now: Duration, interval: Duration, rng: &mut impl Rng) {
         let age = now.saturating_sub(self.challenged);
         let lasts = CHALLENGE_AGE.max(interval.saturating_mul(CHALLENGE_INTERVALS));
@@ -242,14 +240,14 @@ impl Sessions {
         }
     }
 
-    /// Nothing that was heard so far proves anything any more.
+    /// No report received so far proves anything any more.
     pub fn change_challenge(&mut self, now: Duration, rng: &mut impl Rng) {
         self.challenge = rng.next_u64();
         self.challenge_before = None;
         self.challenged = now;
     }
 
-    /// Takes in an authentic report. What is refused changes nothing that is authenticated.
+    /// Takes in an authentic report. A refused one changes nothing that is authenticated.
     // Long: the checks, in the order that makes them safe.
     pub fn hear(
         &mut self,
@@ -324,8 +322,8 @@ impl Sessions {
         self.evicted += 1;
     }
 
-    /// A restarted device has a new session at its old address. The old one makes way once it has missed a
-    /// report since; a live one does not, so that a forged source address takes nobody's place.
+    /// A restarted device has a new session at its old address. The old one is removed once it has missed a report
+    /// since; a live one is not, so that a forged source address evicts nobody.
     fn retire_predecessor(&mut self, now: Duration, successor: &Session, rng: &mut impl Rng) {
         let retired = |s: &Session| {
             s.authenticated
@@ -336,7 +334,7 @@ impl Sessions {
         self.forget(now, retired, rng);
     }
 
-    /// Removes the sessions that were silent for too long; returns the addresses of those that had been authenticated.
+    /// Removes the sessions that were silent for too long; returns the addresses of the authenticated ones.
     pub fn expire(&mut self, now: Duration, rng: &mut impl Rng) -> Vec<IpAddr> {
         let silent = self.forget(now, |s| now >= s.gone_at(), rng);
         silent.iter().filter(|s| s.authenticated).map(|s| s.address).collect()
@@ -347,7 +345,7 @@ impl Sessions {
         self.known.iter().map(Session::next_deadline).min()
     }
 
-    /// Whom to send a report of its own now, and whether to answer or to ask.
+    /// The device that is to get a report of its own now, and whether to answer or to ask.
     pub fn poll_direct(&mut self, now: Duration) -> Option<(IpAddr, Purpose)> {
         if let Some(session) = self.known.iter_mut().find(|s| s.answer_owed) {
             session.answer_owed = false;
@@ -368,7 +366,7 @@ impl Sessions {
         forgotten
     }
 
-    /// Without its counter a recorded report could not be told from a new one, so what it responses must no longer
+    /// Without its counter a recorded report could not be distinguished from a new one, so its responses must no longer
     /// count.
     fn forgotten(&mut self, now: Duration, session: &Session, rng: &mut impl Rng) {
         if session.authenticated {
@@ -376,8 +374,8 @@ impl Sessions {
         }
     }
 
-    /// This device's next report to everyone. Of those that wait for an response, or are challenged, the ones served
-    /// longest ago come first.
+    /// This device's next report to everyone. Of the sessions that wait for a response, or are challenged, the ones
+    /// served longest ago come first.
     pub fn compose(&mut self, senders: &[Sender], interval: Duration, purpose: Purpose) -> Report {
         let (mut report, left) = self.compose_direct(senders, interval, purpose);
         self.known.sort_by_key(|s| s.served);
@@ -399,8 +397,8 @@ impl Sessions {
         report
     }
 
-    /// A report to one device, which authenticates this one already; and the room left in it for more than two
-    /// responses. Tells the first senders that fit.
+    /// A report to one device, which has authenticated this one already; and the room left in it for more than two
+    /// responses. Contains the first senders that fit.
     pub fn compose_direct(&mut self, senders: &[Sender], interval: Duration, purpose: Purpose) -> (Report, usize) {
         self.counter += 1;
         // Two responses always fit.
@@ -434,7 +432,7 @@ mod tests {
     use crate::model::{CaState, Class};
 
     #[test]
-    fn only_a_higher_counter_is_news() {
+    fn only_a_higher_counter_is_new() {
         let mut window = Window::default();
         assert_eq!(window.advance(7), Ok(()));
         assert_eq!(window.advance(7), Err(DatagramRefusal::Replayed));
@@ -446,9 +444,9 @@ mod tests {
         assert_eq!(window.advance(u64::MAX), Err(DatagramRefusal::Replayed));
     }
 
-    /// One datagram of a member with the longest interval, and then nothing any more: its senders count for five minutes at most.
+    /// One datagram of a member with the longest interval, then silence: its senders count for five minutes at most.
     #[test]
-    fn who_says_that_it_sends_and_will_not_be_heard_for_long_is_not_counted_for_an_hour() {
+    fn senders_of_a_silent_peer_count_for_five_minutes_at_most() {
         let mut rng = ChaCha20Rng::from_seed([1; 32]);
         let mut sessions = Sessions::new(&mut rng);
         let report = Report {

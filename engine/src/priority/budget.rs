@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The accounts of CPU time within a sliding window, and what follows when one is overdrawn. The formulas are in
-//! `docs/realtime.md`.
+//! `docs/explanation/real-time-safety.md`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,40 +11,40 @@ use super::{Action, Priority, Usage};
 use crate::back_off::BackOff;
 use crate::model::ProcessId;
 
-/// CPU times are looked at at least so often while anything is granted ...
+/// The longest poll interval of CPU times while anything is granted ...
 pub(super) const USAGE_EVERY: Duration = Duration::from_millis(100);
-/// ... and no more often than that.
+/// ... and the shortest.
 const SOONEST_USAGE: Duration = Duration::from_millis(10);
-/// Each overrun halves the budget, but no more often than that.
+/// Each overrun halves the budget, at most this often.
 const MOST_HALVED: u32 = 4;
-/// Without an overrun for so long after the wait for the last one, an account begins anew.
+/// After this long without an overrun, counted from the last wait, an account starts over.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
-/// What a rule's processes, or those of all rules, used: those that have real time, and those that ended with it.
+/// The use of a rule's processes, or of all rules': running with real-time priority, or ended with it.
 #[derive(Debug, Default)]
 pub struct Account {
     pub spent: Spent,
-    /// When one of them was last set back for it.
+    /// When one of them was last demoted for it.
     overran_at: Option<Duration>,
     back_off: BackOff,
-    /// Since it last began anew.
+    /// Since it last started over.
     overruns: u32,
 }
 
 impl Account {
-    /// Whether nothing more may be given on it.
+    /// Whether nothing more may be granted on it.
     pub fn is_overdrawn(&self, now: Duration, window: Duration, budget: Duration) -> bool {
         self.overran_at.is_some_and(|at| at + window > now) || self.spent.within(now, window) > budget
     }
 
-    /// What a user who has overrun the grant lately waits for: a second, and twice as long after each time that follows.
+    /// The wait of a user who has overrun the grant lately: a second, doubled each time.
     pub fn suspended_for(&self, now: Duration) -> Option<Duration> {
         let left = self.back_off.next()?.checked_sub(now)?;
         (!left.is_zero()).then_some(left)
     }
 
     fn overrun(&mut self, now: Duration) {
-        // Those that go together overran once.
+        // Processes demoted together overran once.
         if self.overran_at != Some(now) {
             if self.is_forgotten(now) {
                 self.back_off.reset();
@@ -69,14 +69,14 @@ impl Account {
     }
 }
 
-/// So many percent of a time.
+/// This percentage of a time.
 pub fn share(of: Duration, percent: u32) -> Duration {
     of * percent / 100
 }
 
-/// What an account is for, in words.
+/// An account, for people.
 struct Budget<'a> {
-    /// None: of all.
+    /// None: over all.
     account: Option<&'a str>,
     percent: u32,
     /// In each window.
@@ -86,7 +86,7 @@ struct Budget<'a> {
 
 impl Priority {
     /// When [`Input::Usage`](super::Input::Usage) is next wanted while something is granted: before a budget can be
-    /// overrun by more than a little, if all that have real time compute from now on.
+    /// overrun by more than a little, if everything with real-time priority runs from now on.
     pub fn next_usage(&self, now: Duration) -> Duration {
         let until_used_up = |time: Duration, used: Duration, tasks: u32| {
             let left = time.saturating_sub(used);
@@ -110,7 +110,7 @@ impl Priority {
             .clamp(SOONEST_USAGE, USAGE_EVERY)
     }
 
-    /// CPU time that was used since the last look counts for the process, for its rule and for all.
+    /// CPU time since the last poll counts for the process, its rule and all.
     pub(super) fn charge(&mut self, now: Duration, id: ProcessId, cpu: Duration) {
         let Some(held) = self.held.get_mut(&id).filter(|held| held.standing != Standing::Without) else {
             return;
@@ -143,14 +143,14 @@ impl Priority {
         if self.napi.account(now, napi, window, is_held_off, &mut self.actions) {
             self.counters.parts_lowered += 1;
         }
-        // Nothing follows from the others any more.
+        // The other accounts have no budget.
         self.accounts
             .retain(|_, account| account.is_overdrawn(now, window, Duration::ZERO) || !account.is_forgotten(now));
         while let Some((id, reason)) = self.overrun_of_a_rule(now) {
             self.demote(now, id, &reason);
         }
         while self.is_over_total(now) {
-            if self.lower_a_part(now, "all real time together overran total_percent") {
+            if self.lower_a_part(now, "all real-time threads together overran total_percent") {
                 continue;
             }
             let budget = self.total_budget();
@@ -161,8 +161,8 @@ impl Priority {
         }
     }
 
-    /// Lowers NAPI threads, or else the chain that used most, for a while; what it used counts no more. False where none of
-    /// them has used anything.
+    /// Lowers NAPI threads, or else the chain with the most CPU time, for a while; their use is paid with that. False
+    /// if none of them has used any.
     fn lower_a_part(&mut self, now: Duration, reason: &'static str) -> bool {
         let least = Duration::from_nanos(1);
         let is_lowered = self
@@ -185,16 +185,16 @@ impl Priority {
         self.used_by_all(now, self.limits.window) > budget.time || self.is_no_better(now, &budget, &self.of_rules)
     }
 
-    /// What the first one that overran used is forgiven. Those that alone would overrun the next window go with it.
+    /// The use of the first that overran is forgiven. Processes that alone would overrun the next window go with it.
     fn is_no_better(&self, now: Duration, budget: &Budget<'_>, account: &Account) -> bool {
         let rate: f64 = self.granted_of(budget.account).map(|(_, held)| held.rate).sum();
         account.overran_at == Some(now) && self.limits.window.mul_f64(rate) > budget.time
     }
 
-    /// The process that used most of a budget that is overrun, and what that budget is.
+    /// The process that used most of an overrun budget, with that budget.
     fn worst(&self, now: Duration, budget: &Budget<'_>, account: &Account) -> Option<(ProcessId, String)> {
         let window = self.limits.window;
-        // A crowd of one rule: while the first of them computed, the others could not show yet what they will do.
+        // Many processes of one rule: while the first of them ran, the others could not show yet what they will do.
         let mut new = self
             .granted_of(budget.account)
             .filter(|(_, held)| held.since + window > now);
@@ -203,7 +203,7 @@ impl Priority {
             && let Some((id, _)) = new.next()
         {
             let reason = format!(
-                "another process of its rule overran the budget, and this one was started less than {} ms before; no real time until it is started anew",
+                "another process of its rule overran the budget, and this one was started less than {} ms before; no real-time priority until it is restarted",
                 window.as_millis()
             );
             return Some((id, reason));
@@ -215,7 +215,7 @@ impl Priority {
         let by_use = |(_, held): &(ProcessId, &MatchedProcess)| held.spent.within(now, window);
         let (id, held) = self.granted_of(budget.account).max_by_key(by_use)?;
         let own = held.spent.within(now, window);
-        // The budget may have been overrun by what has ended: those who use next to nothing do not pay for it.
+        // Ended processes may have overrun the budget: those that use next to nothing do not pay for it.
         if own * 10 < window.min(budget.time) {
             return None;
         }
@@ -224,7 +224,7 @@ impl Priority {
             .shown(now, window)
             .map(|donated| format!("{donated}; with that "));
         let reason = format!(
-            "{}it used {} ms of CPU in the last {} ms, of {} ms that count against the budget of {}% of {}; no real time until it is started anew",
+            "{}it used {} ms of CPU in the last {} ms, of {} ms that count against the budget of {}% of {}; no real-time priority until it is restarted",
             donated.unwrap_or_default(),
             own.as_millis(),
             window.as_millis(),
@@ -242,7 +242,7 @@ impl Priority {
         })
     }
 
-    /// The budget of each rule by which something is granted; the least where processes on one account have several.
+    /// The budget of each rule with grants; the smallest if processes on one account have several.
     fn budgets(&self, now: Duration) -> impl Iterator<Item = Budget<'_>> {
         let mut least: BTreeMap<&str, &MatchedProcess> = BTreeMap::new();
         for (_, held) in self.granted_of(None) {
@@ -256,7 +256,7 @@ impl Priority {
             let halved = of_user.map_or(0, |account| account.halved(now));
             let of = match halved {
                 0 => "one CPU for its rule".to_owned(),
-                times => format!("one CPU for its rule, halved {times} times for what it overran before"),
+                times => format!("one CPU for its rule, halved {times} times for earlier overruns"),
             };
             Budget {
                 account: Some(account),
@@ -272,7 +272,7 @@ impl Priority {
             account: None,
             percent: self.limits.total_percent,
             time: share(self.limits.window * self.limits.cpus.max(1), self.limits.total_percent),
-            of: "all CPUs for all that have real time (total_percent)".to_owned(),
+            of: "all CPUs for all real-time threads (total_percent)".to_owned(),
         }
     }
 
@@ -292,7 +292,7 @@ impl Priority {
     pub(super) fn demote(&mut self, now: Duration, id: ProcessId, reason: &str) {
         let Some(held) = self.held.get(&id) else { return };
         let old = held.old.clone();
-        // It has paid: the others are not charged with what it used.
+        // It has paid: the others are not charged for its use.
         let of_rule = self.accounts.entry(held.account.clone()).or_default();
         for account in [of_rule, &mut self.of_rules] {
             account.overrun(now);

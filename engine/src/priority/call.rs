@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is asked of the engine by a call of its own; as the corpus has it.
+//! Direct calls of the engine, as the corpus records them.
 // What only records reads nothing.
 #![cfg_attr(not(test), allow(dead_code))]
 
 use super::{ChainLimits, PriorityRule, Schedule, Service, StartedProcess};
 
-/// What is asked of the engine, but for its inputs.
+/// A call that is not an input.
 pub enum Call {
     Chains(Vec<(Service, ChainLimits)>),
     AddRule {

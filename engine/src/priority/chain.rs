@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Threads that handle requests of a chain: raised by a request with a deadline, lowered by other work, by the end of the
-//! deadline, or when the chain's share of a CPU is used up. Then the whole chain is suspended for a second, whatever arrives:
-//! a stranger decides how many requests come.
+//! Request handlers of a chain: a thread is raised by a request with a deadline, and lowered by other work, by the end
+//! of the deadline, or when the chain's share of a CPU is used up. Then the whole chain is suspended for a second,
+//! whatever arrives: outsiders decide how many requests come.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::share::Share;
@@ -14,36 +15,36 @@ use super::spent::Spent;
 use super::{Action, WINDOW};
 use crate::model::Protocol;
 
-/// How often raised threads are looked at.
+/// The poll interval of raised threads.
 pub const JUDGED_EVERY: Duration = Duration::from_millis(20);
-/// What raising or lowering a thread takes of giveway's own time (measured, docs/chain.md). It comes before everything,
-/// so it counts for the chain: requests and other work in turns must not keep it busy for ever.
+/// Giveway's own time for raising or lowering a thread (docs/explanation/request-chains.md). It precedes everything, so it counts for the
+/// chain: alternating requests and other work must not keep it busy forever.
 const COST: Duration = Duration::from_micros(60);
-/// Amounts of CPU time are told apart no finer than this.
+/// The granularity of CPU time.
 const SLOT: Duration = Duration::from_millis(10);
-/// Threads that are known at once; those that were not raised for longest are forgotten first. More than these are never
-/// raised: a stranger decides how many connections a service has, and each raised thread has to be looked at.
+/// The most known threads; those that were raised longest ago are forgotten first. Also the most raised ones: outsiders
+/// decide how many connections a service has, and each raised thread has to be polled.
 pub const THREADS_KEPT: usize = 128;
 
 const REQUEST: &str = "a request with a deadline came";
-const RULE: &str = "a [[priority]] rule decides about its process";
+const RULE: &str = "a [[priority]] rule matches its process";
 
 /// A local service.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Service {
     pub protocol: Protocol,
     pub local_port: u16,
 }
 
-/// What a service's handlers may have.
+/// The limits of a service's handlers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ChainLimits {
     pub priority: u32,
-    /// Of one CPU, all of them together.
+    /// Of one CPU, over all of them.
     pub share_percent: u32,
 }
 
-/// What a raised thread was found doing.
+/// A sample of a raised thread.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HandlerSample {
     pub tid: u32,
@@ -65,7 +66,7 @@ pub(super) struct Chain {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum HandlerState {
     NotRaised,
-    /// Asked for, not yet answered.
+    /// Requested, not yet answered.
     Asked,
     Raised,
 }
@@ -75,12 +76,12 @@ pub(super) struct Handler {
     pub pid: u32,
     pub service: Service,
     pub state: HandlerState,
-    /// Its CPU time when that was counted last, while it is raised.
+    /// Its CPU time at the latest poll, while it is raised.
     counted: Duration,
     pub raises: u64,
     pub lowers: u64,
     pub changed: Duration,
-    /// Of the latest change. Mostly a constant: one is made for each request of a stranger's.
+    /// Of the latest change. Mostly a constant, since each request from outside makes one.
     pub reason: Cow<'static, str>,
 }
 
@@ -88,7 +89,7 @@ pub(super) struct Handler {
 pub(super) struct Chains {
     pub chains: BTreeMap<Service, Chain>,
     pub threads: BTreeMap<u32, Handler>,
-    /// Of the budget of all real time.
+    /// Of the budget over all real-time threads.
     window: Duration,
 }
 
@@ -138,7 +139,7 @@ impl Chains {
             self.charge(now, service, COST, actions);
             return;
         };
-        // Asked for once more: the kernel has found it without, so another tool has changed it meanwhile.
+        // Requested again: the kernel found it without real-time priority, so another tool has changed it meanwhile.
         if thread.state == HandlerState::NotRaised {
             thread.state = HandlerState::Asked;
         }
@@ -146,8 +147,8 @@ impl Chains {
         actions.push(Action::Raise { tid, priority });
     }
 
-    /// A rule has given its process real time, but not this thread. A stranger decides how often that is found: the chain's
-    /// share pays, as for a change, and its other handlers go on.
+    /// A rule granted its process real-time priority, but not this thread. Outsiders decide how often that is found, so
+    /// the chain's share pays as for a change; its other handlers continue.
     pub fn leave_to_rule(&mut self, now: Duration, tid: u32, pid: u32, service: Service, actions: &mut Vec<Action>) {
         if !self.chains.contains_key(&service) {
             return;
@@ -158,7 +159,7 @@ impl Chains {
         self.charge(now, service, COST, actions);
     }
 
-    /// None where as many others are raised as there may be.
+    /// None if the most threads are raised already.
     fn thread(&mut self, now: Duration, tid: u32, pid: u32, service: Service) -> Option<&mut Handler> {
         if !self.threads.contains_key(&tid) && self.threads.len() >= THREADS_KEPT {
             let others = self
@@ -202,7 +203,7 @@ impl Chains {
             Err(reason) => {
                 thread.state = HandlerState::NotRaised;
                 thread.reason = reason.into();
-                // It would be refused again, and a stranger decides how often that is tried.
+                // It would be refused again, as often as outsiders like.
                 let until = now + WINDOW;
                 actions.push(Action::Bar { service, until });
             }
@@ -210,10 +211,10 @@ impl Chains {
     }
 
     pub fn other_work(&mut self, now: Duration, tid: u32, actions: &mut Vec<Action>) {
-        self.lower(now, tid, "something else than a request came".into(), actions);
+        self.lower(now, tid, "other work than a request arrived".into(), actions);
     }
 
-    /// A rule's grant is about to change this process: each thing is restored by the part that changed it.
+    /// A rule's grant is about to change this process: each part restores its own changes.
     pub fn lower_process(&mut self, now: Duration, pid: u32, actions: &mut Vec<Action>) {
         self.lower_all(now, |thread| thread.pid == pid, RULE.into(), actions);
     }
@@ -255,7 +256,7 @@ impl Chains {
         self.charge(now, service, used + COST, actions);
     }
 
-    /// To be told of it costs as much as a change.
+    /// The report of an end costs as much as a change.
     pub fn ended(&mut self, now: Duration, tid: u32, cpu: Duration, actions: &mut Vec<Action>) {
         let Some(thread) = self.threads.remove(&tid) else {
             return;
@@ -283,26 +284,26 @@ impl Chains {
                 continue;
             }
             if sample.is_awake {
-                let reason = "it still computed after its request's deadline";
+                let reason = "it was still running after its request's deadline";
                 self.lower(now, sample.tid, reason.into(), actions);
             } else if self.threads.len() >= THREADS_KEPT {
                 self.lower(
                     now,
                     sample.tid,
-                    "it sleeps, and others wait for its place".into(),
+                    "it sleeps, and other threads need its place".into(),
                     actions,
                 );
             }
         }
     }
 
-    /// Nothing raises threads any more, and all are lowered.
+    /// Handlers are not raised any more, and all are lowered.
     pub fn end(&mut self) {
         self.threads.clear();
         self.chains.clear();
     }
 
-    /// Takes what was used from the chain's share. False where nothing is left: then the whole chain is suspended.
+    /// Takes CPU time from the chain's share. False if it is used up: then the whole chain is suspended.
     pub(super) fn charge(
         &mut self,
         now: Duration,
@@ -340,8 +341,7 @@ impl Chains {
         self.lower_all(now, |thread| thread.service == service, reason, actions);
     }
 
-    /// Bars the chain that used most in the window, where that is `least` or more. What it used has been
-    /// paid for.
+    /// Suspends the chain with the most CPU time in the window, if that is at least `least`. Its use is paid with that.
     pub fn lower_busiest(
         &mut self,
         now: Duration,

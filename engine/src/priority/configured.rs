@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rules, limits and grants from the configuration. The caller looks up the numbers of names.
+//! Rules, limits and grants from the configuration. The caller looks up names.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use super::{Grant, Grants, Policy, Priority, PriorityLimits, PriorityRule, Sched
 use crate::config::{CEILING, Config, ConfigError, PrioritySection, SchedPolicyName, wrong};
 use crate::matcher::Matcher;
 
-/// The numbers of names; None where there is no such user or group.
+/// Looks up names; None: no such user or group.
 pub struct Names<'a> {
     pub user: &'a dyn Fn(&str) -> Option<u32>,
     pub group: &'a dyn Fn(&str) -> Option<u32>,
 }
 
 impl Priority {
-    /// Of a configuration, on a machine with so many CPUs. Chains come with [`Self::with_chains`].
+    /// From a configuration, on a machine with this many CPUs. Chains follow with [`Self::with_chains`].
     ///
     /// # Errors
-    /// The first rule or grant that is impossible: a user that does not exist, a CPU that is not there.
+    /// The first impossible rule or grant: an unknown user, a missing CPU.
     pub fn from_config(config: &Config, cpus: u32, names: &Names<'_>, dry_run: bool) -> Result<Self, ConfigError> {
         let limits = &config.priority_limits;
         let number = |of: &dyn Fn(&str) -> Option<u32>, key: &str, name: &Option<String>| {
@@ -61,10 +61,10 @@ impl Priority {
 }
 
 impl PriorityRule {
-    /// `rule` under this name, for this user.
+    /// From `rule`, with this name, for this user.
     ///
     /// # Errors
-    /// Where the deadline policy lacks its times, or they are in no order.
+    /// If the deadline policy lacks its times, or they are inconsistent.
     pub fn from_config(name: String, rule: &PrioritySection, uid: Option<u32>) -> Result<Self, ConfigError> {
         Ok(Self {
             name,

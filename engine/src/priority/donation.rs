@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Priority that is donated. Who waits for a lock with priority inheritance donates its priority to the lock's owner, and whoever
-//! that one waits for, until the lock is free. What they compute counts as if the donor had computed it: it chose to wait.
+//! Priority inheritance: a thread that waits for a lock with priority inheritance donates its priority to the lock's
+//! owner, transitively, until the lock is free. The recipients' CPU time counts as the donor's, which chose to wait.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use super::spent::Spent;
 use super::{Action, Priority, WINDOW};
 use crate::model::ProcessId;
 
-/// No program needs so many threads to wait for each other in a row, and the kernel's account has an end (4,096).
+/// No program needs so long a chain of waiting threads, and the kernel part counts to 4,096 at most.
 pub(super) const MOST_RECIPIENTS: u32 = 64;
 
-/// Whose priority it is.
+/// The donor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Donor {
     /// By a rule.
@@ -21,21 +21,21 @@ pub enum Donor {
     Handler { tid: u32 },
 }
 
-/// A process that computes at a priority which is donated to it.
+/// A process that runs with an inherited priority.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Recipient {
     pub pid: u32,
     pub name: String,
 }
 
-/// CPU time that others used at a priority that was donated to them, since this was told last.
+/// CPU time that others used with inherited priority since the last report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DonatedTime {
     pub donor: Donor,
     pub used: Duration,
     /// Threads that have it at this moment.
     pub recipients: u32,
-    /// The latest of them that computed.
+    /// The latest of them to run.
     pub to: Recipient,
 }
 
@@ -43,27 +43,27 @@ impl Display for Recipient {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "its priority was donated through a futex to process {} ({})",
+            "its priority was inherited through a futex by process {} ({})",
             self.pid, self.name
         )
     }
 }
 
-/// What a process has donated lately.
+/// Recent donations of a process.
 #[derive(Debug, Default)]
 pub(super) struct DonatedSpan {
     pub spent: Spent,
-    /// Since its own CPU time was looked at last.
+    /// Since its own CPU time was last polled.
     pub since_look: Duration,
     to: Option<Recipient>,
 }
 
 impl DonatedSpan {
-    /// In words, within this time; None where there is nothing to say.
+    /// For people, over this time; None without a donation.
     pub fn shown(&self, now: Duration, window: Duration) -> Option<String> {
         let ms = self.spent.within(now, window).as_millis();
         let to = self.to.as_ref().filter(|_| ms > 0)?;
-        Some(format!("{to}, which computed {ms} ms"))
+        Some(format!("{to}, which ran for {ms} ms"))
     }
 }
 
@@ -71,7 +71,7 @@ impl Priority {
     pub(super) fn donate(&mut self, now: Duration, donated: DonatedTime) {
         let crowd = (donated.recipients > MOST_RECIPIENTS).then(|| {
             let DonatedTime { recipients, to, .. } = &donated;
-            format!("{to} and others: to {recipients} threads at once, where {MOST_RECIPIENTS} are the most")
+            format!("{to} and others: {recipients} threads at once, of at most {MOST_RECIPIENTS}")
         });
         match donated.donor {
             Donor::Handler { tid } => self.chains.donate(now, tid, &donated, crowd, &mut self.actions),
@@ -97,8 +97,8 @@ impl Priority {
         }
     }
 
-    /// The starvation detector waits because of what was donated: those who donated a tenth of that time or more pay,
-    /// and the others nothing. False where there are none, or all that was donated does not explain it.
+    /// Starvation because of donated time: donors of a tenth of that time or more pay, and the others nothing. False
+    /// without any, or if donated time does not explain the wait.
     pub(super) fn demote_donors(&mut self, now: Duration, cpu: u32, waited: Duration) -> bool {
         let time = waited.min(self.limits.window);
         let donated = self
@@ -114,7 +114,7 @@ impl Priority {
             let donation = self.held.get(id).and_then(|held| held.donation.shown(now, time));
             let waited = waited.as_millis();
             let reason = format!(
-                "a thread without real time on CPU {cpu} could not run for {waited} ms; {} of that",
+                "starvation on CPU {cpu}: an ordinary thread could not run for {waited} ms; {} of that",
                 donation.unwrap_or_default()
             );
             self.demote(now, *id, &reason);
@@ -124,7 +124,7 @@ impl Priority {
 }
 
 impl super::chain::Chains {
-    /// A thread that it has raised, or had until a moment ago, has donated its priority: its share pays.
+    /// A raised thread, or one raised until a moment ago, has donated its priority: its share pays.
     fn donate(
         &mut self,
         now: Duration,

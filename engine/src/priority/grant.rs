@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What users other than root may ask for at run time: keeps a user's rule within what the configuration grants, or
-//! says why it cannot be had.
+//! Requests of users other than root at run time. Bounds a user's rule by the grants of the configuration, or says why
+//! it is refused.
 
 use super::{Policy, PriorityRule};
 
-/// What the rules of `giveway exec` are called; the user's number follows.
+/// The prefix of names of `giveway exec` rules; the uid follows.
 pub const LAUNCHED: &str = "giveway exec by uid ";
 
-/// What a user, or each member of a group, may have.
+/// The grant of a user, or of each member of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grant {
     /// Neither: everybody.
@@ -18,15 +18,15 @@ pub struct Grant {
     pub budget_percent: u32,
 }
 
-/// All of them; the first that matches a user counts.
+/// All grants; the first that matches a user counts.
 #[derive(Clone, Debug, Default)]
 pub struct Grants(pub Vec<Grant>);
 
 impl Grants {
-    /// What this user may have, if anything; root needs none.
+    /// This user's grant; root needs none.
     ///
     /// # Errors
-    /// Where it is nothing.
+    /// Without a grant.
     pub fn of(&self, uid: u32, gids: &[u32]) -> Result<Option<&Grant>, String> {
         if uid == 0 {
             return Ok(None);
@@ -34,11 +34,15 @@ impl Grants {
         let matches = |grant: &&Grant| {
             grant.uid.is_none_or(|granted| granted == uid) && grant.gid.is_none_or(|granted| gids.contains(&granted))
         };
-        let none = || format!("the configuration grants uid {uid} no real time; an administrator may add a [[grant]]");
+        let none = || {
+            format!(
+                "no [[grant]] of the configuration allows uid {uid} real-time priority; an administrator may add one"
+            )
+        };
         self.0.iter().find(matches).map(Some).ok_or_else(none)
     }
 
-    /// Keeps a rule within what its user may have. Root is bound by the limits of all alone.
+    /// Bounds a rule by its user's grant; root's only by the limits over all.
     pub(super) fn bound(
         &self,
         rule: &mut PriorityRule,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A process that a rule matches, and what it has.
+//! A process that a rule matches, and its grant.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::model::{Process, ProcessId};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Standing {
-    /// Asked for, not yet answered.
+    /// Requested, not yet answered.
     Asked,
     Granted,
-    /// Without real time, though a rule matches: it overran, it was refused, or another tool has changed it.
+    /// A rule matches, but it overran, was refused, or another tool has changed it.
     Without,
 }
 
@@ -23,31 +23,31 @@ pub(super) enum Standing {
 pub(super) struct MatchedProcess {
     pub process: Process,
     pub rule: String,
-    /// What its CPU time and its tasks count for.
+    /// The account of its CPU time and tasks.
     pub account: String,
     pub schedule: Schedule,
     pub standing: Standing,
     pub tasks: u32,
     pub cpu: Duration,
-    /// Donated time included.
+    /// Inherited priority included.
     pub spent: Spent,
     pub donation: DonatedSpan,
     pub since: Duration,
-    /// When its CPU time was last looked at, and the share of one CPU that it used since the time before.
+    /// When its CPU time was last polled, and the share of one CPU since the poll before.
     pub looked: Duration,
     pub rate: f64,
     pub budget_percent: u32,
     pub max_tasks: u32,
-    /// Whose grant it is within; None for root's.
+    /// The user whose grant bounds it; None for root's.
     pub user: Option<u32>,
     /// Before the grant.
     pub old: Value,
-    /// That its new threads get nothing was recorded already.
+    /// Already recorded: its new threads get no real-time priority.
     pub is_full: bool,
 }
 
 impl MatchedProcess {
-    /// By which it is held, but for whom that matches.
+    /// The rule by which it is known, without its conditions.
     pub(super) fn as_rule(&self) -> PriorityRule {
         PriorityRule {
             name: self.rule.clone(),

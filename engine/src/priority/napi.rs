@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel's threads that take packets in (NAPI). A flood keeps them busy without end, and would so stop the machine:
-//! when they have used more than their share of a CPU, they are lowered for a second. One that cannot be raised keeps no
-//! other from it.
+//! The kernel's receive threads (NAPI). A flood keeps them busy without end, and would so stop the machine: when they
+//! have used more than their share of a CPU, they are lowered for a second. A thread that cannot be raised does not
+//! affect the others.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use super::{Action, WINDOW};
 use crate::change::{Change, Setting, Subject};
 use crate::model::ProcessId;
 
-/// Of one CPU, all threads together.
+/// Of one CPU, over all threads.
 pub(super) const SHARE_PERCENT: u32 = 80;
-/// The scheduling policy with which the kernel starts these threads.
+/// The scheduling policy that the kernel starts these threads with.
 const NOT_RAISED: &str = "OTHER";
 
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) enum NapiState {
-    /// There are none, or they are to stay as they are.
+    /// There are none, or they are not to be raised.
     #[default]
     NotWanted,
     Asked,
@@ -46,12 +46,13 @@ pub(super) struct Napi {
     pub refused: Vec<RefusedThread>,
     share: Option<Share>,
     spent: Spent,
-    /// Their CPU time when it was counted last.
+    /// Their CPU time at the latest poll.
     counted: Duration,
 }
 
 impl Napi {
-    /// They may be the same: then nothing changes, but where all were refused they are tried again. Their share goes on.
+    /// The present threads. If they are the same nothing changes, except that they are retried if all were refused.
+    /// Their share continues.
     pub fn found(&mut self, now: Duration, threads: Vec<ProcessId>, priority: u32, actions: &mut Vec<Action>) {
         let is_same = (&self.threads, self.priority) == (&threads, priority);
         if is_same && self.state != NapiState::Refused {
@@ -73,7 +74,7 @@ impl Napi {
         }
     }
 
-    /// Whether any of them has real time, or will when the last request is carried out.
+    /// Whether any of them has real-time priority, or will when the last request is carried out.
     fn has_raised(&self) -> bool {
         matches!(self.state, NapiState::Asked | NapiState::Raised)
     }
@@ -110,7 +111,7 @@ impl Napi {
         )
     }
 
-    /// Those that are raised, where any is.
+    /// The raised ones.
     pub fn tasks(&self) -> u32 {
         if self.has_raised() {
             self.raised().count() as u32
@@ -128,7 +129,7 @@ impl Napi {
         self.spent.within(now, window)
     }
 
-    /// `cpu`: of all of them, so far. True where they are lowered because of it.
+    /// `cpu`: of all of them, so far. True if they are lowered for it.
     pub fn account(
         &mut self,
         now: Duration,
@@ -156,7 +157,7 @@ impl Napi {
         }
     }
 
-    /// Lowers them where they used so much in the window. What they used has been paid for.
+    /// Lowers them if they used this much in the window. Their use is paid with that.
     pub fn lower_if_used(
         &mut self,
         now: Duration,
@@ -174,7 +175,7 @@ impl Napi {
 
     pub fn lower(&mut self, now: Duration, time: Duration, reason: &str, actions: &mut Vec<Action>) {
         self.spent.clear();
-        // What is asked for now is raised before this is carried out.
+        // A pending raise is carried out before this.
         if self.has_raised() {
             actions.push(Action::LowerNapi);
             self.record((&self.shown(), NOT_RAISED), reason, actions);
@@ -184,7 +185,7 @@ impl Napi {
         }
     }
 
-    /// What they were lowered for is over: they are raised by the next look.
+    /// The reason for lowering them is over: the next poll raises them.
     pub fn end_wait(&mut self, now: Duration) {
         if let NapiState::Lowered { until } = &mut self.state {
             *until = now;

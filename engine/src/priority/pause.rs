@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Nothing has real time for a while, and then it has it again: for a trial that compares both. Who had it, or would have got
-//! it meanwhile, is asked for again at the end, within the same limits. No budget pays for it.
+//! A pause of all real-time priority, for an A/B test. Processes that had it, or would have got it meanwhile, are
+//! requested again at the end, within the same limits. No budget pays for it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::matched::Standing;
 use super::{Action, Priority};
 use crate::model::ProcessId;
 
-/// Longer than any pause: its end is told.
+/// Longer than any pause, whose end is reported.
 const LONGEST: Duration = Duration::from_secs(3600);
 const WHY: &str = "giveway is paused";
 
@@ -23,7 +23,7 @@ pub(super) struct Pause {
 }
 
 impl Priority {
-    /// Takes everything back, for this reason.
+    /// Revokes everything, for this reason.
     pub fn pause(&mut self, now: Duration, reason: String) -> Vec<Action> {
         #[cfg(feature = "corpus")]
         self.note(now, &Call::Pause);
@@ -55,7 +55,7 @@ impl Priority {
         self.napi.end_wait(now);
         self.chains.unbar_all(now, &mut self.actions);
         self.release();
-        // What was started meanwhile and there was no room to remember.
+        // Processes started meanwhile for which there was no room.
         self.actions.push(Action::ScanProcesses);
         self.take_actions()
     }
@@ -72,7 +72,7 @@ impl Priority {
             }
             Err(reason) => {
                 self.counters.refused += 1;
-                self.record_gain(id, format!("no real time: {reason}"), false);
+                self.record_gain(id, format!("no real-time priority: {reason}"), false);
             }
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a rule says: which processes, which schedule, which budget. It decides nothing.
+//! A rule: its processes, its schedule, its budget. Decides nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::matcher::Matcher;
 use crate::model::Process;
 
-/// How a process is to be scheduled.
+/// A scheduling policy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Policy {
     Fifo {
@@ -17,7 +17,7 @@ pub enum Policy {
     RoundRobin {
         priority: u32,
     },
-    /// So much CPU time within `deadline` of each start of a `period` (sched(7)).
+    /// This much CPU time within `deadline` of each start of a `period` (sched(7)).
     Deadline {
         runtime: Duration,
         deadline: Duration,
@@ -25,7 +25,7 @@ pub enum Policy {
     },
 }
 
-/// A policy and the CPUs on which it may run; no CPUs are all.
+/// A policy and the allowed CPUs; empty: all.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Schedule {
     pub policy: Policy,
@@ -37,14 +37,14 @@ pub struct PriorityRule {
     pub name: String,
     pub matcher: Matcher,
     pub schedule: Schedule,
-    /// Of one CPU, for all processes of this rule together.
+    /// Of one CPU, over all processes of this rule.
     pub budget_percent: u32,
     pub max_tasks: u32,
-    /// The user who added it at run time; None for one of the configuration.
+    /// The user who added it at run time; None: from the configuration.
     pub added_by: Option<u32>,
 }
 
-/// All of them, in order; shared, so that matching needs no lock.
+/// All rules, in order; shared, so that matching needs no lock.
 pub type PriorityRules = Arc<Vec<Arc<PriorityRule>>>;
 
 /// The first rule that matches a process and may be trusted with it.
@@ -53,8 +53,8 @@ pub fn first_match(rules: &PriorityRules, process: &Process) -> Option<Arc<Prior
     rules.iter().find(matches).cloned()
 }
 
-/// The executables whose starts are to be seen, with the user who asks for it (root for those of the configuration), and
-/// the users all of whose starts are.
+/// The executables whose starts have to be reported, with the user who asks for it (root for those of the
+/// configuration), and the users all of whose starts have to be.
 pub fn watched(rules: &PriorityRules) -> (BTreeSet<(u32, String)>, BTreeSet<u32>) {
     let executables = rules
         .iter()
@@ -67,20 +67,20 @@ pub fn watched(rules: &PriorityRules) -> (BTreeSet<(u32, String)>, BTreeSet<u32>
 }
 
 impl PriorityRule {
-    /// What its processes' CPU time and tasks count for: a rule of root's for itself, those of a user all together.
+    /// The account of its processes' CPU time and tasks: one for each rule of root's, one for all rules of a user.
     pub(super) fn account(&self) -> String {
         self.user()
             .map_or_else(|| self.name.clone(), |uid| format!("uid {uid}"))
     }
 
-    /// Whose grant it is within; None for root.
+    /// The user whose grant bounds it; None for root.
     pub(super) fn user(&self) -> Option<u32> {
         self.added_by.filter(|uid| *uid != 0)
     }
 }
 
 impl Schedule {
-    /// In a few words.
+    /// Short form.
     pub fn shown(&self) -> String {
         let policy = match self.policy {
             Policy::Fifo { priority } => format!("FIFO {priority}"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Processes that rules match: what each start, exec and end means for what they have. Rules come and go at run time, as
-//! far as their users may.
+//! Processes that rules match: the effect of each start, exec and end. Rules are added and removed at run time, as far
+//! as their users may.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,33 +15,31 @@ use crate::matcher::Matcher;
 use crate::model::{Process, ProcessId};
 
 const RULES_OF_A_USER: usize = 32;
-/// Of all users but root, and of everybody, the configuration included: the kernel watches the files of so many.
+/// Of all users but root, and over all, the configuration included: the kernel watches the files of this many.
 const RULES_OF_USERS: usize = 512;
 const RULES: usize = 1024;
-/// Processes that are held without having real time, for `why`: users decide how many there are.
+/// Known processes without real-time priority, for `why`: users decide how many there are.
 const HELD_WITHOUT: usize = 1024;
-/// Patterns in all of them: each may have to be matched against 4 kB whenever a process of this user starts, and that in 100 us.
+/// Patterns in all rules of a user: each may have to be matched against 4 kB whenever a process of this user starts,
+/// within 100 us.
 const PATTERNS_OF_A_USER: usize = 16;
 
 impl Priority {
-    /// Adds a rule at run time. `gids`: the groups of the user who asks.
+    /// Adds a rule at run time. `gids`: the groups of the asking user.
     ///
     /// # Errors
-    /// The reason, where the configuration does not grant that user so much, or the name is taken.
+    /// The reason, if the configuration does not grant this, or the name is taken.
     pub fn add_rule(&mut self, mut rule: PriorityRule, uid: u32, gids: &[u32]) -> Result<Vec<Action>, String> {
         #[cfg(feature = "corpus")]
         self.note(Duration::ZERO, &Call::add_rule(&rule, uid, gids));
         rule.added_by = Some(uid);
-        // Each user has names of their own, so that nobody takes another's.
+        // Each user has their own names, so that nobody can take another's.
         if self.rule_at(&rule.name, rule.user()).is_some() {
             return Err(format!("there is a rule `{}` already; remove it first", rule.name));
         }
         self.grants.bound(&mut rule, uid, gids, self.limits.max_priority)?;
         if rule.name.starts_with(grant::LAUNCHED) {
-            return Err(format!(
-                "the names that start with `{}` are giveway's own",
-                grant::LAUNCHED
-            ));
+            return Err(format!("names that start with `{}` are reserved", grant::LAUNCHED));
         }
         let of_user = || self.rules.iter().filter(|rule| rule.added_by == Some(uid));
         let (own, patterns) = (
@@ -49,11 +47,11 @@ impl Priority {
             of_user().map(|rule| rule.matcher.patterns()).sum::<usize>(),
         );
         if uid != 0 && own >= RULES_OF_A_USER {
-            return Err(format!("uid {uid} has {own} rules already, which is the most"));
+            return Err(format!("uid {uid} has {own} rules already, the most that are allowed"));
         }
         let of_users = self.rules.iter().filter(|rule| rule.user().is_some());
         if self.rules.len() >= RULES || (uid != 0 && of_users.count() >= RULES_OF_USERS) {
-            return Err("there are as many rules as giveway takes; one has to be removed first".to_owned());
+            return Err("there are as many rules as are allowed; remove one first".to_owned());
         }
         if uid != 0 && patterns + rule.matcher.patterns() > PATTERNS_OF_A_USER {
             return Err(format!(
@@ -71,10 +69,10 @@ impl Priority {
         self.rules.iter().position(is_it)
     }
 
-    /// Takes a rule away, and what it gave. Root takes away users' rules too, where none of its own has this name.
+    /// Removes a rule, and revokes its grants. Root also removes users' rules, if none of its own has this name.
     ///
     /// # Errors
-    /// The reason, where this user has none of this name or it is one of the configuration.
+    /// The reason, if this user has no such rule or it is in the configuration.
     pub fn remove_rule(&mut self, now: Duration, name: &str, uid: u32) -> Result<Vec<Action>, String> {
         #[cfg(feature = "corpus")]
         self.note(now, &Call::remove_rule(name, uid));
@@ -87,7 +85,7 @@ impl Priority {
             ));
         };
         if self.rules[at].added_by.is_none() {
-            return Err(format!("rule `{name}` is one of the configuration; remove it there"));
+            return Err(format!("rule `{name}` is in the configuration; remove it there"));
         }
         let user = Arc::make_mut(&mut self.rules).remove(at).user();
         let of_rule = self
@@ -101,10 +99,10 @@ impl Priority {
         Ok(self.take_actions())
     }
 
-    /// `giveway exec`: the asking process wants this for the command that it is about to become.
+    /// `giveway exec`: the asking process requests this for the command that it is about to become.
     ///
     /// # Errors
-    /// The reason, where the configuration does not grant that user so much or a budget is used up.
+    /// The reason, if the configuration does not grant this or a budget is used up.
     pub fn launch(
         &mut self,
         now: Duration,
@@ -147,7 +145,7 @@ impl Priority {
         };
         if let Some(held) = self.held.get_mut(&id) {
             if held.rule == rule.name && held.user == rule.user() && held.schedule == rule.schedule {
-                // What it had it keeps; what it lost by overrunning too, for an exec is no new start.
+                // It keeps its grant, and also the loss of one by an overrun, since an exec is no new start.
                 held.process = started.process;
                 return;
             }
@@ -165,12 +163,12 @@ impl Priority {
                     return;
                 }
                 self.hold(now, started, &rule, Standing::Without);
-                self.record_gain(id, format!("no real time: {reason}"), false);
+                self.record_gain(id, format!("no real-time priority: {reason}"), false);
             }
         }
     }
 
-    /// The rule by which it is held, where that was `giveway exec` and it is still its user's.
+    /// The rule of a process launched by `giveway exec` that still belongs to its user.
     fn launched(&self, id: ProcessId, process: &Process) -> Option<Arc<PriorityRule>> {
         let held = self
             .held
@@ -191,7 +189,7 @@ impl Priority {
     }
 
     fn hold(&mut self, now: Duration, started: StartedProcess, rule: &PriorityRule, standing: Standing) {
-        // Asking again is no way out of a budget.
+        // A repeated request does not escape a budget.
         let before = self.held.remove(&started.id);
         let same = before.filter(|before| before.account == rule.account());
         let since = same.as_ref().map_or(now, |same| same.since);
@@ -233,7 +231,7 @@ impl Priority {
         self.having.remove(&id);
     }
 
-    /// Whether so many tasks more are within all budgets.
+    /// Whether this many more tasks are within all budgets.
     pub(super) fn may_grant(&self, now: Duration, rule: &PriorityRule, tasks: u32) -> Result<(), String> {
         if let Some(pause) = &self.paused {
             return Err(pause.reason.clone());
@@ -241,19 +239,19 @@ impl Priority {
         if let Some(until) = self.held_off_until.filter(|until| now < *until) {
             let left_s = until.saturating_sub(now).as_secs_f64();
             return Err(format!(
-                "the machine did not answer a moment ago; nothing is granted for {left_s:.0} s more"
+                "starvation was detected a moment ago; nothing is granted for another {left_s:.0} s"
             ));
         }
         let (of_rule, of_all) = self.tasks(&rule.account());
         if of_rule + tasks > rule.max_tasks {
             return Err(format!(
-                "rule `{}` has {of_rule} of its {} tasks at most",
+                "rule `{}` has {of_rule} of at most {} tasks",
                 rule.name, rule.max_tasks
             ));
         }
         if of_all + tasks > self.limits.max_tasks {
             return Err(format!(
-                "{of_all} of {} tasks at most have it (max_tasks)",
+                "{of_all} of at most {} tasks have real-time priority (max_tasks)",
                 self.limits.max_tasks
             ));
         }
@@ -263,7 +261,7 @@ impl Priority {
         let suspended_for = rule.user().and_then(|_| account?.suspended_for(now));
         if let Some(left) = suspended_for {
             return Err(format!(
-                "{} has overrun the budget of its grant; nothing is granted to it for {:.0} s more",
+                "{} has overrun the budget of its grant; nothing is granted to it for another {:.0} s",
                 rule.account(),
                 left.as_secs_f64().ceil()
             ));
@@ -279,7 +277,7 @@ impl Priority {
         Ok(())
     }
 
-    /// Tasks that have real time: of the rule, and of all.
+    /// Tasks with real-time priority: of the rule, and of all.
     fn tasks(&self, account: &str) -> (u32, u32) {
         let having = self.having.iter().filter_map(|id| self.held.get(id));
         having.fold((0, 0), |(of_rule, all), held| {
@@ -301,8 +299,9 @@ impl Priority {
         if is_free {
             self.after_chains(now, Action::GrantTask { id, tid });
         } else if !was_full {
-            let reason =
-                format!("its new threads get no real time: {of_rule} tasks of the rule, {of_all} in all have it");
+            let reason = format!(
+                "its new threads get no real-time priority: {of_rule} tasks of the rule, {of_all} in all have it"
+            );
             self.record_gain(id, reason, false);
         }
     }
@@ -354,16 +353,17 @@ impl Priority {
         }
     }
 
-    /// Another tool has the last word on a process. Threads that it has not touched do not keep what no budget counts.
+    /// A conflict: another tool's change of a process is not overridden. Its remaining threads must not keep a priority
+    /// that no budget counts.
     pub(super) fn report_conflict(&mut self, now: Duration, id: ProcessId, found: &str) {
         self.set_standing(id, Standing::Without);
         self.counters.conflict += 1;
-        let reason = "another tool has changed it; it is left alone until it is started anew".to_owned();
+        let reason = "conflict: another tool changed it; not overridden until it is restarted".to_owned();
         self.record_loss(id, found.into(), reason);
         self.after_chains(now, Action::Revoke { id });
     }
 
-    /// Takes back what a process has, if anything, and holds it no more.
+    /// Revokes a process's grant, if any, and forgets it.
     fn revoke(&mut self, now: Duration, id: ProcessId, reason: &str) {
         if let Some(held) = self.held.get(&id).filter(|held| held.standing != Standing::Without) {
             self.counters.revoked += 1;
@@ -373,14 +373,14 @@ impl Priority {
         self.remove(id);
     }
 
-    /// What its rule has given it; where not `made`, what it would have given and a limit or the kernel refused.
+    /// Records a grant by its rule; if not `made`, one that a limit or the kernel refused.
     pub(super) fn record_gain(&mut self, id: ProcessId, reason: String, made: bool) {
         let Some(held) = self.held.get(&id) else { return };
         let change = held.change(id, held.old.clone(), held.schedule.shown().into(), reason, made);
         self.actions.push(change);
     }
 
-    /// From what it was given to `new`.
+    /// Records the end of a grant.
     pub(super) fn record_loss(&mut self, id: ProcessId, new: Value, reason: String) {
         let Some(held) = self.held.get(&id) else { return };
         let change = held.change(id, held.schedule.shown().into(), new, reason, !self.dry_run);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A share of one CPU. It grows back as time passes, up to what a window has of it: what was used little before may use
-//! more at once.
+//! A share of one CPU. It refills as time passes, up to its part of a window: after little use more may be used at
+//! once.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl Share {
         }
     }
 
-    /// False where it is used up; then it begins anew from nothing.
+    /// False if it is used up; then it starts over from zero.
     pub fn spend(&mut self, now: Duration, used: Duration) -> bool {
         let passed = now.saturating_sub(self.refilled);
         self.refilled = now;
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_a_cpu_lasts_for_ever_and_a_whole_one_for_a_window() {
+    fn half_a_cpu_lasts_forever_and_a_whole_one_for_a_window() {
         let step = Duration::from_millis(100);
         let used_up_by = |each: Duration| {
             let mut share = Share::new(Duration::ZERO, 50);

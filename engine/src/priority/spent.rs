@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What was used lately.
+/// Recent use.
 #[derive(Debug, Default)]
 pub struct Spent {
-    /// When it was noticed, and how much. An amount was used before it was noticed, at most since the sample before.
+    /// When it was noticed, and how much. It was used since the sample before.
     amounts: VecDeque<(Duration, Duration)>,
 }
 
@@ -22,7 +22,7 @@ impl Spent {
         }
     }
 
-    /// As if these had never been added, each at the same time.
+    /// Removes these again, each at its time.
     pub fn take_out(&mut self, others: &Self) {
         for (at, amount) in &mut self.amounts {
             let other = others.amounts.iter().find(|(other_at, _)| other_at == at);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What follows when the starvation detector, a thread without real time on each CPU that should run every so often, waits.
+//! The response to starvation: the starvation detector, an ordinary thread on each CPU that should run regularly, has
+//! to wait.
 //!
-//! NAPI threads and chains go first, when half of its patience is over, if they have used any of that time; then the detector
-//! has the other half to run. Where it does not, everything goes. So the bound for a rule's process that spins is the same
-//! as if there were neither: the patience (but no less than [`SOONEST`] + one look) and one look, 500 ms by default. Where
-//! others computed at a priority that was donated to them, those who donated it go first, and the detector has one look more. Where
-//! users computed within their grants, they go before what root chose, and the detector has two looks more at most.
+//! NAPI threads and chains are lowered first, at half of its patience, if they have used any of that time; then the
+//! detector has the other half to run. If it does not, everything is revoked. So the bound for a spinning process of a
+//! rule is the same as without them: the patience (but no less than [`SOONEST`] + one poll) and one poll, 500 ms by
+//! default. If others ran with inherited priority, its donors are demoted first, and the detector has one poll more. If
+//! users ran within their grants, they are demoted before root's rules, and the detector has at most two polls more.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use super::budget::USAGE_EVERY;
 use super::{HOLD, Priority};
 use crate::model::ProcessId;
 
-/// A thread of the detector moves each 100 ms and is looked at as often: one that has not been seen to move for two such times waits.
+/// A detector thread moves each 100 ms and is polled as often: one that has not moved for two polls waits.
 const SOONEST: Duration = Duration::from_millis(200);
 
 impl Priority {
@@ -25,7 +26,7 @@ impl Priority {
             self.users_paid_for_starvation = false;
             return;
         }
-        // Where all real time together used too little to be the reason, taking it away would not help.
+        // If all real-time threads used too little to be the reason, revoking would not help.
         let while_it_waited = waited.min(self.limits.window);
         if self.used_by_all(now, while_it_waited) * 2 < while_it_waited {
             self.counters.starved_by_others += u64::from(waited >= patience);
@@ -47,7 +48,7 @@ impl Priority {
         }
     }
 
-    /// Those NAPI threads and chains that had a tenth of that time or more.
+    /// Lowers the NAPI threads and chains that used a tenth of that time or more.
     fn lower_parts(&mut self, now: Duration, waited: Duration) -> bool {
         let (least, window) = (waited / 10, waited);
         let reason = "other work could not run for too long";
@@ -59,9 +60,9 @@ impl Priority {
         lowered > 0
     }
 
-    /// Processes that users other than root asked for pay before those that root chose: a user who computes while others do
-    /// must not cost all of them their priority. Users go with all that they have, those that used most first, until what
-    /// the rest used is not the reason; and if that does not help, all of them. False where none used a tenth of that time.
+    /// Processes of users other than root pay before root's: one user's load must not demote everybody. Users lose all
+    /// grants, those that used most first, until the rest is not the reason; and if that does not help, all of them.
+    /// False if none used a tenth of that time.
     fn demote_users(&mut self, now: Duration, cpu: u32, waited: Duration) -> bool {
         let time = waited.min(self.limits.window);
         let is_again = self.users_paid_for_starvation;
@@ -82,8 +83,8 @@ impl Priority {
             }
             left = left.saturating_sub(*used);
             let reason = format!(
-                "a thread without real time on CPU {cpu} could not run for {} ms, and {user} used {} ms of that; no real time \
-                 until it is started anew",
+                "starvation on CPU {cpu}: an ordinary thread could not run for {} ms, and {user} used {} ms of that; no real-time priority \
+                 until it is restarted",
                 waited.as_millis(),
                 used.as_millis(),
             );
@@ -109,7 +110,7 @@ impl Priority {
         self.held_off_until = Some(now + HOLD);
         self.counters.starved += 1;
         let reason = format!(
-            "a thread without real time on CPU {cpu} could not run for {} ms; most of the last {} ms of real time: {blamed}",
+            "starvation on CPU {cpu}: an ordinary thread could not run for {} ms; most of the last {} ms of real time: {blamed}",
             waited.as_millis(),
             window.as_millis(),
         );

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What real-time priority is active and why, at one moment. Changes of rules' processes and NAPI threads are kept by the
-//! caller ([`Action::Record`](super::Action::Record)), who adds them: a long list is not copied while others wait.
+//! The active real-time priorities with their reasons, at one moment. The caller keeps the changes of rules' processes
+//! and NAPI threads ([`Action::Record`](super::Action::Record)), and adds them: a long list is not copied while others
+//! wait.
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::chain::{Handler, HandlerState};
@@ -12,70 +14,70 @@ use super::{Priority, Service, napi};
 use crate::change::{Change, Latest, Setting, Subject};
 use crate::model::ProcessId;
 
-/// Processes without real time that are listed.
+/// The most listed processes without real-time priority.
 const OTHERS_LISTED: usize = 64;
 
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
 pub struct PriorityStatus {
     pub rules: Vec<RuleStatus>,
     pub processes: Vec<MatchedStatus>,
     #[serde(default)]
     pub chains: Vec<ChainStatus>,
-    /// None where they are left as they are.
+    /// None if they are not managed.
     #[serde(default)]
     pub napi: Option<NapiStatus>,
     #[serde(default)]
     pub budget: BudgetStatus,
     pub counters: PriorityCounters,
-    /// The latest change of each process and thread, or refusal, oldest first.
+    /// The latest change or refusal of each process and thread, oldest first.
     pub changes: Vec<Latest>,
-    /// Why nothing can be granted here, or what is lost; filled in by the daemon.
+    /// Why nothing can be granted here, or what is lost; set by the daemon.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct RuleStatus {
     pub name: String,
     pub matches: String,
     pub schedule: String,
     pub budget_percent: u32,
     pub max_tasks: u32,
-    /// None for one of the configuration.
+    /// None: from the configuration.
     pub added_by: Option<u32>,
 }
 
 /// A process that a rule matches.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct MatchedStatus {
     pub pid: u32,
     pub exe: String,
     pub rule: String,
-    /// Who has asked for it within a grant; None: root.
+    /// Who has requested it within a grant; None: root.
     #[serde(default)]
     pub user: Option<u32>,
     pub schedule: String,
-    /// False where it has no real time all the same; `changes` says why.
+    /// False: without real-time priority all the same; `changes` has the reason.
     pub granted: bool,
     pub tasks: u32,
-    /// Of one CPU, lately.
+    /// Of one CPU, recently.
     pub cpu_percent: f64,
 }
 
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct ChainStatus {
     #[serde(flatten)]
     pub service: Service,
     pub priority: u32,
     pub share_percent: u32,
-    /// Of one CPU, lately, while raised.
+    /// Of one CPU, recently, while raised.
     pub cpu_percent: f64,
-    /// No thread of it is raised for so long.
+    /// No thread of it is raised for this long.
     pub suspended_ms: u64,
     pub threads: Vec<ChainThread>,
 }
 
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct ChainThread {
     pub tid: u32,
     pub pid: u32,
@@ -84,18 +86,18 @@ pub struct ChainThread {
     pub lowers: u64,
 }
 
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct NapiStatus {
     pub tids: Vec<u32>,
     pub priority: u32,
     pub raised: bool,
     pub share_percent: u32,
-    /// Of one CPU, lately, while raised.
+    /// Of one CPU, recently, while raised.
     pub cpu_percent: f64,
 }
 
-/// What all real time together has used of its budget within the last window.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+/// The use of the budget over all real-time threads within the last window.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct BudgetStatus {
     pub window_ms: u64,
     pub budget_ms: u64,
@@ -105,33 +107,33 @@ pub struct BudgetStatus {
 }
 
 /// Since the start.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct PriorityCounters {
     pub granted: u64,
     pub revoked: u64,
     /// By a budget or the starvation detector.
     pub demoted: u64,
-    /// By a limit, before anything was given.
+    /// By a limit, before a grant.
     pub refused: u64,
     /// By the kernel.
     pub failed: u64,
-    /// So soon that it could not be told whether it had what it was to have.
+    /// Ended before the outcome was known.
     #[serde(default)]
     pub ended_before: u64,
     pub conflict: u64,
-    /// How often a thread of the starvation detector starved, by what was given here ...
+    /// How often granted threads starved the starvation detector ...
     pub starved: u64,
-    /// ... and by something else: what was given had used too little, and stayed.
+    /// ... and how often something else did: grants had used too little, and stayed.
     #[serde(default)]
     pub starved_by_others: u64,
-    /// How often NAPI threads or a chain were lowered for a budget of all or the starvation detector, or NAPI threads for
-    /// their own.
+    /// How often NAPI threads or a chain were lowered for a budget over all or the starvation detector, or NAPI threads
+    /// for their own.
     #[serde(default)]
     pub parts_lowered: u64,
 }
 
 impl PriorityStatus {
-    /// What a user may see who sees nothing of others': their own rules, and what has something by these.
+    /// The part that a user without further rights may see: their own rules, and processes with grants by these.
     pub fn of_user(self, uid: u32) -> Self {
         let own = |rule: &RuleStatus| rule.added_by == Some(uid);
         let rules: Vec<RuleStatus> = self.rules.into_iter().filter(own).collect();
@@ -144,7 +146,7 @@ impl PriorityStatus {
             rules,
             budget: self.budget,
             counters: self.counters,
-            // What is warnings names others' paths and processes.
+            // The warnings name others' paths and processes.
             ..Self::default()
         }
     }
@@ -246,7 +248,7 @@ impl Priority {
         100.0 * used.as_secs_f64() / self.limits.window.as_secs_f64()
     }
 
-    /// The latest change of a thread that handles requests.
+    /// The latest change of a handler.
     fn latest(&self, tid: u32, thread: &Handler) -> Latest {
         let Service { protocol, local_port } = thread.service;
         let chain = self.chains.chains.get(&thread.service);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! In virtual time: a machine that does whatever is asked of it.
+//! In virtual time: a machine that carries out every action.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -89,7 +89,7 @@ struct Machine {
     priority: Priority,
     now: Duration,
     log: Changes,
-    /// CPU time of each process that was granted and not revoked.
+    /// CPU time of each granted process.
     granted: BTreeMap<ProcessId, Duration>,
     grants: usize,
     /// CPU time of each thread that a chain has raised.
@@ -183,7 +183,7 @@ impl Machine {
         self.granted.contains_key(&id(pid))
     }
 
-    /// A request for the thread of this number, of the process of a tenth of it.
+    /// A request for this thread, of the process numbered a tenth of it.
     fn request(&mut self, tid: u32) -> bool {
         if !self.raised.contains_key(&tid) && self.now >= self.suspended {
             self.give_input(Input::Request {
@@ -203,7 +203,7 @@ impl Machine {
         assert!(self.is_napi_raised);
     }
 
-    /// Lets each granted process use so much of each tick.
+    /// Each granted process uses this share of each tick.
     fn compute(&mut self, ticks: usize, share: impl Fn(u32) -> f64) {
         for _ in 0..ticks {
             self.run(TICK, &share, 0.0, 0.0);
@@ -211,7 +211,7 @@ impl Machine {
         }
     }
 
-    /// Lets everything that has real time use these shares of a CPU, processes by their number.
+    /// Everything with real-time priority uses these shares of a CPU, processes by number.
     fn run(&mut self, time: Duration, share: &impl Fn(u32) -> f64, chains: f64, napi: f64) {
         self.now += time;
         for (id, cpu) in &mut self.granted {
@@ -225,7 +225,7 @@ impl Machine {
         }
     }
 
-    /// Reports what was used so far.
+    /// Reports the CPU time so far.
     fn report_usage(&mut self) {
         let until = Some(self.now + ms(1));
         let seen = |(tid, cpu): (&u32, &Duration)| HandlerSample {
@@ -254,7 +254,7 @@ impl Machine {
         self.log.to_vec()
     }
 
-    /// Why the process is as it is.
+    /// The reason for the process's latest change.
     fn reason(&self, pid: u32) -> String {
         let of_process = |latest: &&Latest| latest.change.subject == crate::change::Subject::Process { id: id(pid) };
         self.changes().iter().rfind(of_process).unwrap().change.reason.clone()

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What each band has of a link whose queue knows an order by rates alone (htb). Input: a tuning. Output, bytes a second:
+//! The rate of each band under htb, which orders by rates alone. Input: a tuning. Output, bytes a second:
 //!
-//! | band | for sure | at most |
+//! | band | guaranteed | at most |
 //! |---|---|---|
-//! | real time | its share | its share |
+//! | realtime | its share | its share |
 //! | streams | the rest | the link's |
 //! | best effort | a tenth of the link, at most half of what the two around it leave | the link's |
 //! | background | its minimum rate | the link's |
 //!
-//! The BPF qdisc, which knows the bands themselves, keeps the same by its order (bpf/qdisc.bpf.c).
+//! The BPF qdisc, which knows the bands itself, enforces the same by its order (bpf/qdisc.bpf.c).
 
 use super::Tuning;
 
-/// Of the link's rate, what best effort has for sure.
+/// The guaranteed fraction of best effort.
 const BEST_EFFORT_SHARE: u64 = 10;
-/// And local traffic, where the rate is not for that.
+/// And that of local traffic, where the rate excludes it.
 const LOCAL_SHARE: u64 = 100;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,12 +31,12 @@ pub struct BandRates {
     pub stream: BandRate,
     pub best_effort: BandRate,
     pub background: BandRate,
-    /// What local traffic has for sure, each kind of it; None: it is traffic like any other.
+    /// The guarantee of each kind of local traffic; None: it is ordinary traffic.
     pub local: Option<u64>,
 }
 
 impl Tuning {
-    /// None where the link's rate is not known.
+    /// None where the link's rate is unknown.
     pub fn band_rates(&self) -> Option<BandRates> {
         let rate = self.rate_bytes_per_s?;
         let realtime = (rate * u64::from(self.realtime_percent) / 100).max(1);

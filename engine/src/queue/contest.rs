@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whose the root of a link is, once another tool has taken giveway's queue off. Input: what stands there, and the time.
-//! Output: whether giveway may have it, why not, and when it is revoked. A qdisc that another tool has configured is never
-//! replaced; a place that is free is revoked after a while, three times in ten minutes. Then the other tool has won, until
-//! the link was down. (A network manager resets a qdisc once; two tools that insist would do so for ever.)
+//! A conflict with another tool over a link's root qdisc. Input: the root qdisc, and the time. Output: whether giveway
+//! may install its queue, why not, and when it is restored. Never replaces a qdisc that another tool has configured. An
+//! unconfigured root is taken back after a while, three times in ten minutes; then the other tool has won until the
+//! link was down. (A network manager resets a qdisc once; two tools that insist would go on forever.)
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,17 +17,17 @@ const WITHIN: Duration = Duration::from_secs(600);
 /// Of one link, since it came up.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contest {
-    /// Another tool has taken ours off.
+    /// Another tool has removed giveway's queue.
     pub began: bool,
-    /// When it was revoked, of late.
+    /// When it was restored lately.
     returns: VecDeque<Duration>,
-    /// The place is free, and taken back then.
+    /// The root is free, and giveway's queue is restored then.
     pub until: Option<Duration>,
     is_lost: bool,
 }
 
 impl Contest {
-    /// Ours stood there, and this does now.
+    /// Giveway's queue was at the root, which is this now.
     pub fn taken(&mut self, now: Duration, root: &RootQdisc) {
         self.returns.retain(|at| now.saturating_sub(*at) < WITHIN);
         self.is_lost = self.returns.len() >= MOST_RETURNS;
@@ -36,7 +36,7 @@ impl Contest {
         self.observe(now, root, false);
     }
 
-    /// This stands there. `serves`: as far as is known, ours does.
+    /// Takes in the root qdisc. `serves`: giveway's queue is installed, as far as is known.
     pub fn observe(&mut self, now: Duration, root: &RootQdisc, serves: bool) {
         if !self.began || self.is_lost || serves || root.ours {
             return;
@@ -48,7 +48,7 @@ impl Contest {
         };
     }
 
-    /// Whether it is time to take the place back. Says so once.
+    /// Whether the queue is due for restoration. True once.
     pub fn is_due(&mut self, now: Duration) -> bool {
         let is_due = self.until.take_if(|until| *until <= now).is_some();
         if is_due {
@@ -57,34 +57,34 @@ impl Contest {
         is_due
     }
 
-    /// Why ours may not stand there now.
+    /// Why giveway's queue may not be installed now.
     pub fn hindrance(&self, name: &str, root: &RootQdisc) -> Option<String> {
         if !self.began || root.ours {
             return None;
         }
-        let taken = format!("another tool has taken giveway's queue off {name}");
+        let taken = format!("another tool removed giveway's queue from {name}");
         if self.is_lost {
             return Some(format!(
-                "{taken} after it was restored {MOST_RETURNS} times in ten minutes; it is left alone until giveway is started \
-                 again or the link was down"
+                "{taken} after it was restored {MOST_RETURNS} times in ten minutes; it is not restored until giveway is \
+                 restarted or the link was down"
             ));
         }
         if !is_free(root) {
             return Some(format!(
-                "another tool has put the qdisc {} on {name} in place of ours; it is left alone as long as it is there",
+                "another tool has put the qdisc {} on {name} in place of giveway's; it is not replaced while it is there",
                 root.kind
             ));
         }
         self.until.map(|_| {
             format!(
-                "{taken}; the place is free, and taken back soon ({} of {MOST_RETURNS} times in ten minutes)",
+                "{taken}; it is restored soon ({} of {MOST_RETURNS} times in ten minutes)",
                 self.returns.len() + 1
             )
         })
     }
 }
 
-/// Nobody has configured it: the kernel put it there.
+/// Installed by the kernel, not configured by anybody.
 fn is_free(root: &RootQdisc) -> bool {
     root.handle == 0
 }

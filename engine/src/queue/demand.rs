@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether a link whose rate is not known has anything to hold. Input: packets that want an order (background, streams,
-//! deadlines), as admission counts them, and what waits. Output: whether the queue is needed. Putting it up or taking it down
-//! costs packets that wait or are just being sent, so it stays for a while, longer each time, and goes when it is empty.
+//! Whether a link of unknown rate needs a queue. Input: packets that need an order (background, streams, deadlines), as
+//! admission counts them, and the backlog. Output: whether the queue is needed. Installing or removing it costs the
+//! packets in the backlog, so it stays for a while, longer each time, and goes when it is empty.
 
 use std::time::Duration;
 
 use super::traffic::{Band, QueueCounters};
 use crate::config::Config;
 
-/// Without such a packet, the first time, and at most.
+/// After the last such packet, the first time, and at most.
 const STAYS: Duration = Duration::from_secs(60);
 const STAYS_AT_MOST: Duration = Duration::from_secs(3600);
-/// For so long a queue that is wanted waits for what is in its place to be empty.
+/// How long the installation waits for the present qdisc to be empty.
 const PUT_OFF: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub struct Demand {
-    /// The configuration asks for something that only the queue does.
+    /// The configuration asks for a feature that needs the queue.
     is_lasting: bool,
-    /// When such a packet was seen last.
+    /// The time of the latest such packet.
     latest: Option<Duration>,
     stays: Duration,
-    /// As counted then.
+    /// The counter at that time.
     packets: u64,
-    /// Since when something has waited in what stands in the queue's place.
+    /// Since when the present qdisc has had a backlog.
     put_off: Option<Duration>,
 }
 
@@ -42,8 +42,8 @@ impl Demand {
         !self.is_lasting && self.latest.is_none()
     }
 
-    /// Whether the queue is not to come yet for a packet that was seen: what waits in its place would be lost, so for a while a
-    /// moment is waited for in which nothing does.
+    /// Whether the installation waits although a packet was seen: the backlog of the present qdisc would be lost, so an
+    /// empty moment is awaited for a while.
     pub fn is_put_off(&mut self, now: Duration, backlog_packets: u32) -> bool {
         let since = *self.put_off.get_or_insert(now);
         let is_put_off = backlog_packets > 0 && now.saturating_sub(since) < PUT_OFF;
@@ -53,14 +53,15 @@ impl Demand {
         is_put_off
     }
 
-    /// Such a packet was seen.
+    /// A packet that needs the queue was seen.
     pub fn begins(&mut self, now: Duration) {
         if self.latest.replace(now).is_none() {
             self.stays = (self.stays * 2).clamp(STAYS, STAYS_AT_MOST);
         }
     }
 
-    /// While the queue stands, for whatever reason. Whether the last such packet was long enough ago, and nothing waits.
+    /// While the queue is installed, for whatever reason: whether the last such packet was long enough ago, and the
+    /// backlog is empty.
     pub fn observe(&mut self, now: Duration, counters: &QueueCounters) -> bool {
         let bands = &counters.bands;
         let ordered = [&bands.realtime, &bands.stream, &bands.background];
@@ -79,7 +80,7 @@ impl Demand {
         is_over
     }
 
-    /// A queue that stands for another reason, or did until now, stays as long as one that was wanted now.
+    /// A queue installed for another reason stays as long as one that became necessary now.
     pub fn stays_on(&mut self, now: Duration) {
         self.latest = Some(now);
         self.stays = self.stays.max(STAYS);
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_stays_for_a_minute_after_the_last_packet_and_longer_each_time() {
+    fn the_queue_stays_a_minute_after_the_last_packet_and_longer_each_time() {
         let mut demand = Demand::new(&Config::default());
         let mut now = Duration::from_secs(100);
         for stays_s in [60, 120, 240, 480, 960, 1920, 3600, 3600] {
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_stands_for_another_reason_does_not_go_while_it_has_something_to_order() {
+    fn a_queue_installed_for_another_reason_stays_while_packets_need_an_order() {
         let mut demand = Demand::new(&Config::default());
         let at = Duration::from_secs;
         assert!(!demand.observe(at(10), &counters(1, 0)));
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_waited_for() {
+    fn installation_waits_for_the_backlog() {
         let mut demand = Demand::new(&Config::default());
         demand.begins(Duration::ZERO);
         demand.observe(Duration::ZERO, &counters(5, 1));
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_when_it_is_empty() {
+    fn the_queue_is_removed_once_it_is_empty() {
         let mut demand = Demand::new(&Config::default());
         demand.begins(Duration::ZERO);
         let mut full = counters(0, 0);
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_when_nothing_waits_in_its_place_or_after_a_second() {
+    fn the_queue_is_installed_without_a_backlog_or_after_a_second() {
         let mut demand = Demand::new(&Config::default());
         let at = Duration::from_millis;
         assert!(!demand.is_put_off(at(0), 0));
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_for_deadlines_is_enough() {
+    fn a_deadline_rule_needs_the_queue() {
         let text = "[[deadline]]\nport = 5005\ndeadline_ms = 10.0";
         assert!(!Demand::new(&Config::parse(text).unwrap()).is_over());
     }

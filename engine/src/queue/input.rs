@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What queues are told.
+//! Inputs of the queues.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use crate::model::Prefix;
 
 #[derive(Debug)]
 pub enum Input {
-    /// The egress of each link as it is now: those to manage, in the order of preference, and those where ours still
-    /// stands.
+    /// The egress of each link: those to manage, in the order of preference, and those that still have giveway's queue.
     Uplinks(Vec<Uplink>),
-    /// The rates that were set for links at run time, by their names.
+    /// The rates that were set at run time, by link name.
     Rates(BTreeMap<String, LinkRates>),
-    /// The own subnets of links whose rates are not for them, all of these, by the links' numbers.
+    /// The local subnets of links whose rates exclude local traffic, by interface; complete.
     Subnets(BTreeMap<u32, Vec<Prefix>>),
-    /// Where no queue of ours stands, packets of these interfaces were background, streams or had a deadline; and so many wait
-    /// there, in what stands in its place.
+    /// Interfaces without giveway's queue on which background, stream or deadline packets were sent, with their
+    /// backlog.
     Ordered(BTreeMap<u32, u32>),
-    /// The outcome of [`LinkRequest`](super::links::LinkRequest); after an error no queue of ours is left there.
+    /// The outcome of [`LinkRequest`](super::links::LinkRequest); after an error giveway's queue is not installed
+    /// there.
     Outcome { ifindex: u32, outcome: Result<(), String> },
-    /// Packets with deadlines that were not sent, oldest first.
+    /// Packets that missed their deadlines and were not sent, oldest first.
     Refusals(Vec<Refusal>),
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All managed links, each with a queue of its own. Input: the links as they are now, those to manage in the order of
-//! preference. Output: what to ask for on each, and what has changed by itself. Links never wait for each other: what
-//! fails on one is tried again there alone.
+//! All managed links, each with its own queue. Input: the links' present state, those to manage in the order of
+//! preference. Output: the request for each, and changes without a request. Never lets one link wait for another: a
+//! failure is retried on its link alone.
 //!
-//! A link that goes takes its queue along. One that is there but no longer to be managed (its default route has moved)
-//! keeps its queue for a while: routes come back. One that comes and goes again and again waits before it gets its next
-//! queue.
+//! A removed link takes its queue along. A link that is no longer to be managed (its default route has moved) keeps its
+//! queue for a while, since routes come back. A flapping link waits before it gets its next queue.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::contest::Contest;
@@ -24,24 +24,24 @@ use crate::config::{Config, LinkSection, LocalTraffic, MOST_LINKS, RateMbit, Upl
 use crate::downlink::DownloadRate;
 use crate::model::{Class, Dscp, Flow, Prefix, Protocol};
 
-/// A link keeps its queue for so long though it is no longer to be managed.
+/// How long a link keeps its queue after it is no longer to be managed.
 const LINGERS: Duration = Duration::from_secs(10);
-/// One that was there for less comes and goes.
+/// A link that was present for less is flapping.
 const STEADY: Duration = Duration::from_secs(10);
-/// Where a rate is said that is set at run time.
+/// The source of a rate that was set at run time.
 const BY_HAND: &str = "giveway link set";
-/// Names of links, and numbers of interfaces, that something is remembered of.
+/// How many link names and interface numbers are remembered.
 const REMEMBERED: usize = 64;
 
-/// What is known of a link's rate, and where it can be said.
+/// A link's rate and its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rate {
     pub mbit: Option<RateMbit>,
-    /// Of what arrives by it.
+    /// The download rate.
     pub download_mbit: Option<f64>,
     pub overhead_bytes: Option<u32>,
     pub driver_bytes: Option<u32>,
-    /// Traffic to the own subnets has no part in it.
+    /// Local traffic is not counted.
     pub spares_local: bool,
     pub configured_in: &'static str,
     pub download_configured_in: &'static str,
@@ -61,8 +61,8 @@ impl Default for Rate {
     }
 }
 
-/// What was set for a link at run time, in place of what is configured.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+/// Set for a link at run time, overriding the configuration.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize, JsonSchema)]
 pub struct LinkRates {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up: Option<RateMbit>,
@@ -85,25 +85,25 @@ impl LinkRates {
 }
 
 /// A link and its queue, for `status`.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
 pub struct LinkView {
     pub interface: String,
     pub ifindex: u32,
     #[serde(flatten)]
     pub queue: QueueView,
-    /// What is said of its rate, and where; None: nothing is.
+    /// Its rate and the source; None: not set.
     #[serde(default)]
     pub rate_mbit: Option<RateMbit>,
     #[serde(default)]
     pub rate_configured_in: Option<String>,
-    /// The same of what arrives.
+    /// The same for downloads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub download_rate_mbit: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub download_rate_configured_in: Option<String>,
 }
 
-/// What one link's queue asks for.
+/// A request about one link's queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkRequest {
     pub ifindex: u32,
@@ -111,25 +111,25 @@ pub struct LinkRequest {
     pub request: QueueRequest,
 }
 
-/// A request is this, of a link; and what has changed without one.
+/// The requests, and changes without one.
 pub type Outcome = (Vec<Change>, Vec<LinkRequest>);
 
 pub struct Links {
     link: LinkSection,
     own: Vec<UplinkSection>,
-    /// By names of links, in place of what is configured.
+    /// By link name, overriding the configuration.
     by_hand: BTreeMap<String, LinkRates>,
-    /// What a new link begins with.
+    /// The initial state of a new link.
     blank: Queue,
-    /// `[link]`'s rate is of this one: the preferred one, as far as is known.
+    /// `[link]` sets the rate of this one: the preferred link, as far as is known.
     first: Option<u32>,
     links: BTreeMap<u32, ManagedLink>,
     order: Vec<u32>,
-    /// With other tools, for the roots of links that left since; and how often these had lost their carriers.
+    /// Conflicts over the root qdiscs of links that were removed since, with their carrier losses then.
     contests: BTreeMap<u32, (Contest, u32)>,
-    /// Of links that come and go, by name.
+    /// Flapping links, by name.
     unsteady: BTreeMap<String, BackOff>,
-    /// The own subnets of links whose rates are not for them.
+    /// The local subnets of links whose rates exclude local traffic.
     subnets: BTreeMap<u32, Vec<Prefix>>,
 }
 
@@ -139,7 +139,7 @@ struct ManagedLink {
     came: Duration,
     /// When it was no longer to be managed.
     left: Option<Duration>,
-    /// It has come and gone too often: it gets its queue then.
+    /// It was flapping: it gets its queue then.
     waits: Option<(Duration, Uplink)>,
 }
 
@@ -163,7 +163,7 @@ impl Links {
         self.blank.dry_run()
     }
 
-    /// Takes in the links as they are now, those to manage in the order of preference; `first` has the group's cap.
+    /// Takes in the links, those to manage in the order of preference; `first` has the group's cap.
     pub fn observe(&mut self, now: Duration, uplinks: Vec<Uplink>, first: Option<u32>) -> Outcome {
         self.first = first.or(self.first);
         self.order = uplinks.iter().map(|uplink| uplink.ifindex).collect();
@@ -234,7 +234,7 @@ impl Links {
         let until = self.unsteady.get(&uplink.name).and_then(BackOff::next);
         let until = until.filter(|until| *until > now);
         if until.is_some() {
-            queue.view.reason = format!("{} comes and goes; it waits longer each time", uplink.name);
+            queue.view.reason = format!("{} is flapping; each new queue waits longer", uplink.name);
         }
         ManagedLink {
             queue,
@@ -265,7 +265,7 @@ impl Links {
         (changes, actions)
     }
 
-    /// It has left, and nothing of ours is there any more.
+    /// It is no longer managed, and giveway's queue is removed.
     fn forget_left(&mut self, ifindex: u32) {
         let has_left = |link: &ManagedLink| link.queue.leaves && link.queue.is_gone();
         if !self.links.get(&ifindex).is_some_and(has_left) {
@@ -282,7 +282,7 @@ impl Links {
         }
     }
 
-    /// The links that another tool has taken ours off, managed or not: what stands there is to be looked at.
+    /// The links whose queue another tool has removed, managed or not: their root qdisc has to be inspected.
     pub fn contested(&self) -> impl Iterator<Item = u32> {
         let present = self.links.iter().filter(|(_, link)| link.queue.contest.began);
         present
@@ -290,8 +290,8 @@ impl Links {
             .chain(self.contests.keys().copied())
     }
 
-    /// Whose word counts for its rate: what was set at run time (`link set`), then its `[[uplink]]`, then `[link]`, which is for the
-    /// first link alone. (What follows from that: `Queue::rate`.)
+    /// The precedence of rates: set at run time (`link set`), then its `[[uplink]]`, then `[link]`, which applies to
+    /// the first link alone. ([`Queue::rate`] applies it.)
     fn rate(&self, uplink: &Uplink) -> Rate {
         let all = &self.link;
         let own = self.own.iter().find(|own| own.interface.as_ref() == Some(&uplink.name));
@@ -332,7 +332,7 @@ impl Links {
         }
     }
 
-    /// Those whose rate downwards is known, that and where it is said.
+    /// The links with a known download rate.
     pub fn download_rates(&self) -> Vec<DownloadRate> {
         let managed = self.links.iter().filter(|(_, link)| link.left.is_none());
         managed
@@ -347,7 +347,7 @@ impl Links {
             .collect()
     }
 
-    /// These links have these rates from now on, whatever is configured (`giveway link set`).
+    /// Sets the rates of these links at run time, overriding the configuration (`giveway link set`).
     pub fn set_rates(&mut self, now: Duration, by_hand: BTreeMap<String, LinkRates>) -> Vec<LinkRequest> {
         self.by_hand = by_hand;
         let known = self.links.iter();
@@ -367,7 +367,7 @@ impl Links {
         actions
     }
 
-    /// Takes in what rules say.
+    /// Takes in the rules.
     pub fn follow(&mut self, is_limited: bool, packet_rules: &[PacketRule]) -> Vec<LinkRequest> {
         self.blank.follow(is_limited, packet_rules.to_vec());
         let all = self.links.iter_mut().filter_map(|(ifindex, link)| {
@@ -377,7 +377,7 @@ impl Links {
         all.collect()
     }
 
-    /// Nothing of ours is on any link for this reason, until there is none.
+    /// Removes everything of giveway's from all links for this reason; None resumes.
     pub fn pause(&mut self, reason: Option<&String>) -> Vec<LinkRequest> {
         self.blank.pause(reason);
         let all = self.links.iter_mut().filter_map(|(ifindex, link)| {
@@ -397,7 +397,7 @@ impl Links {
         self.links.values().filter_map(of).min()
     }
 
-    /// What it is time for.
+    /// The requests that are due.
     pub fn try_again(&mut self, now: Duration) -> Vec<LinkRequest> {
         let mut actions = Vec::new();
         let due: Vec<u32> = self.links.keys().copied().collect();
@@ -420,15 +420,14 @@ impl Links {
         actions
     }
 
-    /// Takes in the outcome of the last request about this link. Returns the change that was made, and what to ask for
-    /// next.
+    /// Takes in the outcome of the last request for this link. Returns the change, and the next request.
     pub fn conclude(
         &mut self,
         now: Duration,
         ifindex: u32,
         outcome: Result<(), String>,
     ) -> (Option<Change>, Option<LinkRequest>) {
-        // Of one that is gone there is nothing to conclude.
+        // The link was removed meanwhile.
         let Some(link) = self.links.get_mut(&ifindex) else {
             return (None, None);
         };
@@ -438,7 +437,7 @@ impl Links {
         (change, next)
     }
 
-    /// Takes in what was counted. Returns what to ask for.
+    /// Takes in the counters. Returns the next requests.
     pub fn count(&mut self, now: Duration, mut counted: BTreeMap<u32, QueueCounters>) -> Vec<LinkRequest> {
         let all = self.links.iter_mut().filter_map(|(ifindex, link)| {
             let request = link.queue.count(now, counted.remove(ifindex))?;
@@ -447,7 +446,7 @@ impl Links {
         all.collect()
     }
 
-    /// Packets that want an order have come on these, and so many wait there. Returns what to ask for.
+    /// Packets that need an order were sent on these links, with this backlog. Returns the next requests.
     pub fn demand(&mut self, now: Duration, on: &BTreeMap<u32, u32>) -> Vec<LinkRequest> {
         let all = self.links.iter_mut().filter_map(|(ifindex, link)| {
             let request = link.queue.demand(now, *on.get(ifindex)?)?;
@@ -456,13 +455,13 @@ impl Links {
         all.collect()
     }
 
-    /// Those without a queue, on which one comes when there is something to hold.
+    /// The links that get a queue once traffic needs one.
     pub fn without_queue(&self) -> Vec<u32> {
         let links = self.links.iter().filter(|(_, link)| link.queue.is_without());
         links.map(|(ifindex, _)| *ifindex).collect()
     }
 
-    /// Takes in the sockets of a poll. Returns what to ask for.
+    /// Takes in the sockets of a poll. Returns the next requests.
     pub fn measure(&mut self, now: Duration, flows: &[Flow]) -> Vec<LinkRequest> {
         let measured = self.links.iter_mut().filter(|(_, link)| link.queue.is_measured());
         let measured = measured.filter_map(|(ifindex, link)| {
@@ -480,25 +479,24 @@ impl Links {
         self.links.get(&ifindex)?.queue.counters()
     }
 
-    /// What packets of this class that leave by this interface are marked with.
+    /// The mark for packets of this class on this interface.
     pub fn mark(&self, ifindex: u32, class: Class) -> Option<Dscp> {
         self.links.get(&ifindex)?.queue.mark(class)
     }
 
-    /// Whether what leaves by this interface is in a queue of ours: the link's name, or why it is in none. None: it is no
-    /// managed link.
+    /// The link whose queue serves this interface, or why none does. None: not managed.
     pub fn serves(&self, ifindex: u32) -> Option<Result<String, String>> {
         let link = self.links.get(&ifindex)?;
-        let reason = || format!("{} has no queue of giveway's: {}", link.name, link.queue.view.reason);
+        let reason = || format!("{} has no giveway queue: {}", link.name, link.queue.view.reason);
         Some(link.queue.standing().map(|_| link.name.clone()).ok_or_else(reason))
     }
 
-    /// The own subnets of links whose rates are not for them, all of these.
+    /// The local subnets of links whose rates exclude local traffic; complete.
     pub fn follow_subnets(&mut self, subnets: BTreeMap<u32, Vec<Prefix>>) {
         self.subnets = subnets;
     }
 
-    /// Whether this link's queue leaves out what goes there.
+    /// Whether packets to this address bypass the link's queue.
     pub fn spares(&self, ifindex: u32, to: IpAddr) -> bool {
         let subnets = self.subnets.get(&ifindex).into_iter().flatten();
         subnets.into_iter().any(|subnet| subnet.contains(to))
@@ -516,7 +514,7 @@ impl Links {
         self.links.is_empty()
     }
 
-    /// What makes this one managed, too: `interfaces` names all that are, so the present ones go on.
+    /// How to manage this one too: `interfaces` names all managed links, so the present ones are included.
     pub fn how_to_manage(&self, name: &str) -> String {
         let present = self.order.iter().filter_map(|ifindex| self.links.get(ifindex));
         let all = present.map(|link| link.name.as_str()).chain([name]);
@@ -524,7 +522,7 @@ impl Links {
         format!("set `interfaces = [{}]`", all.join(", "))
     }
 
-    /// Why managed links have no queue, of those that have none and get none as soon as there is something to hold.
+    /// Why managed links have no queue, except those that get one once traffic needs it.
     pub fn shortfalls(&self) -> Vec<String> {
         if self.links.is_empty() {
             return vec!["no interface is managed".to_owned()];
@@ -558,7 +556,7 @@ impl Links {
         self.order.iter().filter_map(view).collect()
     }
 
-    /// What is active, by interface.
+    /// The installed queues, by interface.
     pub fn installed(&self) -> impl Iterator<Item = &Plan> {
         self.links.values().filter_map(|link| link.queue.standing())
     }

@@ -1,103 +1,103 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A link's rate where nobody has told it, found from what its packets show anyway (docs/link-rate.md has the
-//! reasoning). Input: each poll, what TCP sockets have delivered and have in flight, and what the queue has sent and
-//! holds. Output: the rate to pace at, how far the queue's own patience reaches, and how sure that is. Sends nothing,
-//! and says nothing new while nobody delivers.
+//! Estimates a link's rate from its traffic (docs/explanation/link-rate.md has the reasoning). Input: each poll, what TCP sockets
+//! have delivered and have in flight, and what the queue has sent and holds. Output: the rate to shape at, the queue's
+//! patience, and the confidence in them. Sends no probes, and keeps its estimate while nobody delivers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Cookie, Flow};
 
 /// Ethernet, IPv4 and TCP with timestamps.
 const HEADER_BYTES: f64 = 66.0;
-/// Of what has passed, so much is remembered: nothing follows from a wait that is longer.
+/// How much history is kept: a longer queueing delay has no effect.
 const HISTORY: Duration = Duration::from_secs(30);
-/// A socket that no poll has shown for so long is forgotten.
+/// A socket that no poll has shown for this long is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
-/// More of them tell nothing.
+/// More sockets are not followed.
 const MOST_SOCKETS: usize = 16_384;
-/// Of one that is shown for the first time, so much at most was sent since the poll before.
+/// A new socket is assumed to have sent at most this much since the previous poll.
 const SEGMENTS_OF_A_NEW_ONE: u32 = 64;
-/// Over which it is told whose bytes the queue sends.
+/// The time over which the TCP share of the sent bytes is computed.
 const SHARE_OVER_S: f64 = 2.0;
-/// Over which it is told how much a socket delivers.
+/// The time over which a socket's delivery rate is computed.
 const DELIVERS_OVER_S: f64 = 1.0;
-/// Of what the one that delivers most does, so much makes a socket a witness of the wait below.
+/// The fraction of the largest delivery rate from which a socket counts for the queueing delay at the bottleneck.
 const WITNESS: f64 = 0.125;
-/// Where TCP has less than this share of what is sent, it does not tell what the link does.
+/// Below this TCP share of the sent bytes, TCP does not show the link's rate.
 const LEAST_SHARE: f64 = 0.1;
-/// A rate is told from so many packets, within these times.
+/// The packets from which a rate is computed, within these times.
 const PACKETS_OF_A_RATE: f64 = 24.0;
 const SHORTEST_S: f64 = 0.19;
 const LONGEST_S: f64 = 1.0;
-/// The queue that is kept below ours on a link that does not vary: never empty, so that the link tells its rate.
+/// The queueing delay that is kept at the bottleneck of a steady link: never empty, so that deliveries show its rate.
 const STEADY_QUEUE_S: f64 = 0.006;
 const STEADY_QUEUE_PACKETS: f64 = 0.75;
-/// What a delayed acknowledgement and a packet's own time on the link add to an empty path, packets.
+/// Delayed acknowledgement and serialisation on an idle path, in packets.
 const PATH_PACKETS: f64 = 1.5;
-/// The same where it varies; and what best effort may wait in our queue there.
+/// The same on a varying link; and the patience of best effort in giveway's queue there.
 const VARYING_QUEUE_S: f64 = 0.05;
 const VARYING_PATIENCE_S: f64 = 0.35;
-/// The sum of the falls of its rate, as logarithms, from which on a link varies, and at which it does so fully.
+/// The sum of the rate's falls, as logarithms: where a link begins to count as varying, and where it does so fully.
 const VARIES_FROM: f64 = 0.25;
 const VARIES_FULLY: f64 = 1.0;
 const VARIES_FOR_S: f64 = 20.0;
-/// Falls within so long are one, and one counts so much at most.
+/// Falls within this time count as one, and one counts this much at most.
 const ONE_FALL: Duration = Duration::from_secs(2);
 const MOST_OF_A_FALL: f64 = 0.5;
-/// A rate that differs by more than that is another one; else it is averaged.
+/// A larger difference is a new rate; a smaller one is averaged.
 const ANOTHER_RATE: f64 = 0.12;
 const AVERAGED: f64 = 0.1;
-/// Where no queue forms below though we send all that we may: the first step up, the largest, by pass.
+/// With no queue at the bottleneck though the full rate is sent: the first step up, the largest, by poll.
 const FIRST_STEP: f64 = 0.01;
 const LARGEST_STEP: f64 = 0.1;
-/// A step is that of a poll; where passes come more often each has its part of one.
+/// A step is per poll of this length; shorter polls take their part of it.
 const POLL_S: f64 = 0.1;
-/// From a change of our rate until what follows from it is seen: a round trip, a poll, and so many packets.
+/// The feedback time of a change of the rate: an RTT, a poll, and this many packets.
 const FEEDBACK_S: f64 = 0.1;
 const FEEDBACK_PACKETS: f64 = 2.0;
-/// Of the rate at least, while a queue below drains.
+/// The lowest fraction of the rate while a queue at the bottleneck drains.
 const SLOWEST: f64 = 0.5;
-/// A queue below that has neither grown nor halved for so long though we yield is somebody else's. (It grows while the
-/// link's own rate falls.)
+/// A queue at the bottleneck that neither grows nor halves for this long although this device yields belongs to others.
+/// (It grows while the link's own rate falls.)
 const YIELDS_FOR: Duration = Duration::from_secs(3);
-/// And one that stands for so long, whatever it does: who never acknowledges what was sent makes it grow for ever.
+/// And one that stays this long in any case: a receiver that never acknowledges makes it grow forever.
 const YIELDS_AT_MOST: Duration = Duration::from_secs(8);
-/// Less than that of the rate is yielding.
+/// A lower fraction of the rate counts as yielding.
 const YIELDS: f64 = 0.95;
-/// Beside it nothing is paced, so that our senders compete as they would without us: for so long, and then for twice as
-/// long each time.
+/// Then shaping is suspended, so that this device's senders compete as without giveway: for this long, doubled each
+/// time.
 const SUSPENDS_FOR: Duration = Duration::from_secs(60);
 const SUSPENDS_FOR_AT_MOST: Duration = Duration::from_secs(320);
-/// The share of the time for which the rate has been at least `held_bytes_per_s`, and as much for which the wait below was
-/// no longer than `held_below_us`: what deadlines are promised by, ...
+/// The percentage of time during which the rate was at least `held_bytes_per_s`, and likewise the queueing delay at
+/// most `held_below_us`: the basis of deadline guarantees, ...
 const HELD_PERCENT: usize = 90;
 const HELD_OVER: Duration = Duration::from_secs(20);
-/// ... once the link was filled, so that it told, for so long of these.
+/// ... once the link was full for this long of it.
 const HELD_AT_LEAST_S: f64 = 10.0;
-/// Between two passes that tell; what stood before a longer pause does not stand still.
+/// The longest gap between two usable polls; a queue from before a longer gap is not continuous.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Segments of less than this part of a full one are reckoned as long as they are, over so long.
+/// Segments below this fraction of a full one are counted at their real size, averaged over this time.
 const SMALL: f64 = 0.5;
 const SIZE_OVER_S: f64 = 2.0;
 const LEAST_BYTES_PER_S: f64 = 4_000.0;
 
-/// A TCP socket that sends by this link.
+/// A TCP socket that sends on this link.
 #[derive(Clone, Copy, Debug)]
 pub struct Socket {
     pub cookie: Cookie,
-    /// Since it connected; wraps. What was acknowledged selectively counts.
+    /// Since it connected; wraps. Includes selectively acknowledged segments.
     pub delivered_segments: u32,
     pub acked_bytes: u64,
-    /// Sent, and neither acknowledged nor thought to be lost; what waits in our queue counts.
+    /// Sent, and neither acknowledged nor considered lost; includes its backlog in giveway's queue.
     pub in_flight_bytes: u64,
     pub segment_bytes: u32,
     pub min_rtt: Option<Duration>,
     pub smoothed_rtt: Duration,
-    /// Of the packet that was acknowledged last; None: not known.
+    /// Of the packet acknowledged last; None: unknown.
     pub latest_rtt: Option<Duration>,
 }
 
@@ -134,77 +134,77 @@ impl From<&Flow> for Socket {
 pub struct LinkCounters {
     pub sent_bytes: u64,
     pub backlog_bytes: u64,
-    /// Of these, what TCP sockets of this machine have sent; as far as the queue can tell it from the rest.
+    /// Those of this machine's TCP sockets, as far as the queue can tell them apart.
     pub tcp_sent_bytes: u64,
     pub tcp_backlog_bytes: u64,
 }
 
-/// What the rate was found from last.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+/// The latest evidence for the rate.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RateEvidence {
-    /// No socket has told anything yet: nothing is paced.
+    /// None yet: not shaping.
     #[default]
     Nothing,
-    /// A queue stood below ours, so what arrived is what the link carries.
+    /// A queue stood at the bottleneck, so the delivery rate is the link's rate.
     Delivered,
-    /// No queue formed below though we sent all that we might: it carries more.
+    /// No queue formed at the bottleneck at the full rate: the link has more.
     Raised,
-    /// A queue has formed below: less until it is gone.
+    /// A queue formed at the bottleneck: lowered until it has drained.
     Lowered,
-    /// A queue stands below however little we send: somebody else's. Nothing is paced for a while.
+    /// A queue of others stays at the bottleneck however little is sent. Shaping is suspended for a while.
     Others,
-    /// Nobody asks for more, or nobody tells: it stays.
+    /// The link is not full, or samples are missing: the rate stays.
     LinkSample,
 }
 
 /// For `status`.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct MeasuredView {
-    /// What the link is thought to carry.
+    /// The estimated rate.
     pub rate_bytes_per_s: Option<u64>,
-    /// What it carried at least for nine tenths of the last 20 s that it was measured.
+    /// The lower bound of the rate for nine tenths of the last 20 s of measurement.
     pub held_bytes_per_s: Option<u64>,
-    /// What packets waited below at most, for as much of that time.
+    /// The upper bound of the queueing delay at the bottleneck, for the same part of that time.
     #[serde(default)]
     pub held_below_us: u64,
-    /// Deadlines are promised by these two.
+    /// Deadlines are guaranteed by these two.
     #[serde(default)]
     pub promises: bool,
     pub found: RateEvidence,
-    /// The wait in the queue below ours, as of when it was last measured.
+    /// The queueing delay at the bottleneck when it was last measured.
     pub below_us: u64,
-    /// Of what the queue sends, so much is told by TCP sockets.
+    /// The percentage of the sent bytes that TCP sockets account for.
     pub seen_percent: u32,
-    /// 0: it does not vary; 100: as a radio does.
+    /// 0: steady; 100: varies like a radio link.
     pub varies_percent: u32,
 }
 
 impl MeasuredView {
-    /// The rate and how it was found, in a few words.
+    /// Short form, with the evidence.
     pub fn shown(&self) -> String {
         let how = match self.found {
-            RateEvidence::Nothing => return "nothing has told its rate yet, and nothing is paced".to_owned(),
-            RateEvidence::Delivered => "so much arrives while a queue stands below",
-            RateEvidence::Raised => "no queue forms below, so it is raised",
-            RateEvidence::Lowered => "a queue stands below, so less is sent until it is gone",
+            RateEvidence::Nothing => return "rate unknown; not shaping".to_owned(),
+            RateEvidence::Delivered => "the delivery rate while a queue stands at the bottleneck",
+            RateEvidence::Raised => "raised: no queue at the bottleneck",
+            RateEvidence::Lowered => "lowered until the queue at the bottleneck has drained",
             RateEvidence::Others => {
-                "a queue stands below however little is sent: others share the link, and nothing is paced for a while"
+                "a queue stays at the bottleneck however little is sent: others share the link; not shaping for a while"
             }
-            RateEvidence::LinkSample => "it holds: nobody fills the link, or nobody tells",
+            RateEvidence::LinkSample => "steady: the link is not full, or there are too few samples",
         };
         let mbit = |rate: Option<u64>| rate.map_or(0.0, |rate| rate as f64 / 125e3);
         let promises = if self.promises {
             format!(
-                "; deadlines are promised by the latter, and as if {:.0} ms were waited below",
+                "; deadlines are guaranteed by the lower rate, with {:.0} ms of queueing delay at the bottleneck",
                 self.held_below_us as f64 / 1e3
             )
         } else {
-            "; no deadline is promised before connections have filled it for 10 of the last 20 s".to_owned()
+            "; no deadline is guaranteed until connections have filled it for 10 of the last 20 s".to_owned()
         };
         format!(
-            "found {:.2} Mbit/s, and at least {:.2} for {HELD_PERCENT}% of the time: {how} ({:.0} ms wait below, {}% of \
-             the bytes tell){promises}",
+            "estimated {:.2} Mbit/s, at least {:.2} for {HELD_PERCENT}% of the time: {how} ({:.0} ms queueing delay at the \
+             bottleneck, from {}% of the bytes){promises}",
             mbit(self.rate_bytes_per_s),
             mbit(self.held_bytes_per_s),
             self.below_us as f64 / 1e3,
@@ -213,15 +213,15 @@ impl MeasuredView {
     }
 }
 
-/// What deadlines may be promised by.
+/// The basis of deadline guarantees.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Promise {
     pub bytes_per_s: f64,
-    /// What a packet waits below at most.
+    /// The upper bound of the queueing delay at the bottleneck.
     pub below: Duration,
 }
 
-/// A pass in which the link told its rate.
+/// A poll that showed the link's rate.
 #[derive(Clone, Copy)]
 struct LinkSample {
     at: Duration,
@@ -230,8 +230,8 @@ struct LinkSample {
     below_s: f64,
 }
 
-/// What entered the queue, fading: as the sockets tell it, TCP's as the queue tells it (with acknowledgements of what is
-/// received, and what is sent again), and all.
+/// Bytes that entered the queue, decaying: TCP's by the sockets, TCP's by the queue (with acknowledgements and
+/// retransmissions), and all.
 #[derive(Clone, Copy, Default)]
 struct Entered {
     told: f64,
@@ -240,7 +240,7 @@ struct Entered {
 }
 
 impl Entered {
-    /// Not where somebody else's program lets packets pass before ours sees them.
+    /// False where another tool's program lets packets bypass admission.
     fn knows_tcp(self) -> bool {
         self.tcp >= self.told / 2.0
     }
@@ -253,42 +253,42 @@ struct Curve(VecDeque<(Duration, f64)>);
 #[derive(Clone)]
 pub struct Measured {
     sockets: BTreeMap<Cookie, KnownSocket>,
-    /// By our queue: of all, and of TCP.
+    /// By giveway's queue: of all, and of TCP.
     sent: Curve,
     tcp_sent: Curve,
-    /// With headers, what sockets tell.
+    /// By the sockets, headers included.
     delivered: Curve,
     entered: Entered,
     latest: Option<(Duration, LinkCounters)>,
     rate: Option<f64>,
-    /// When it was last seen to carry just that.
+    /// When the link was last seen to carry this rate.
     carried: f64,
     paced: Option<f64>,
-    /// Falls of the rate, as logarithms, fading.
+    /// Falls of the rate, as logarithms, decaying.
     falls: f64,
     /// When the latest began, and how much of it counts.
     fall: (Duration, f64),
-    /// Since when a queue stands below.
+    /// Since when a queue stands at the bottleneck.
     queued_since: Option<Duration>,
-    /// For how long, since one stood there, our rate was what limited the senders.
+    /// How long, since the last such queue, the shaped rate was what limited the senders.
     limited_s: f64,
     yields: Option<Yields>,
-    /// Until when others have the queue below, and how long we stay away the next time.
+    /// Until when shaping is suspended for others' queue, and the length of the next suspension.
     suspended_until: Option<Duration>,
     suspends_for: Duration,
     held: VecDeque<LinkSample>,
-    /// For how long, since somebody told the rate, it was what limited the senders.
+    /// How long the shaped rate has limited the senders since the last sample.
     untold_s: f64,
-    /// The latest pass that was judged.
+    /// The latest poll that was evaluated.
     judged: Duration,
     view: MeasuredView,
 }
 
-/// A queue stands below that is to go.
+/// A queue at the bottleneck that is to drain.
 #[derive(Clone, Copy)]
 struct Yields {
     began: Duration,
-    /// Since when it has neither grown nor halved, and its longest.
+    /// Since when it has neither grown nor halved, and its maximum.
     since: Duration,
     longest_s: f64,
 }
@@ -297,17 +297,17 @@ struct Yields {
 struct KnownSocket {
     seen: Duration,
     socket: Socket,
-    /// Bytes, fading.
+    /// Bytes, decaying.
     delivers: f64,
-    /// Segments delivered and bytes acknowledged, fading.
+    /// Segments delivered and bytes acknowledged, decaying.
     segments: f64,
     acked: f64,
 }
 
-/// What one poll shows.
+/// One poll, evaluated.
 struct Shown {
     passed_s: f64,
-    /// With headers.
+    /// Headers included.
     in_flight: f64,
     round_trip_s: f64,
     packet: f64,
@@ -341,18 +341,18 @@ impl Default for Measured {
 }
 
 impl Measured {
-    /// The rate to pace at; None: nothing is paced.
+    /// The rate to shape at; None: not shaping.
     pub fn paced_bytes_per_s(&self) -> Option<f64> {
         self.paced
     }
 
-    /// How long best effort may stand in our queue, beyond what it may anywhere: where the rate varies, so that there
-    /// is something to send when it rises.
+    /// How long best effort may wait in giveway's queue beyond the usual: on a varying link, so that there is something
+    /// to send when the rate rises.
     pub fn patience(&self) -> Duration {
         Duration::from_secs_f64(VARYING_PATIENCE_S * self.varies())
     }
 
-    /// None: nothing is paced, or it was not measured for long enough of late.
+    /// None: not shaping, or not measured for long enough lately.
     pub fn promise(&self) -> Option<Promise> {
         let bytes_per_s = self.view.held_bytes_per_s.filter(|_| self.view.promises)? as f64;
         Some(Promise {
@@ -365,7 +365,7 @@ impl Measured {
         self.view
     }
 
-    /// 0: steady; 1: it varies as a radio does.
+    /// 0: steady; 1: varies like a radio link.
     fn varies(&self) -> f64 {
         ((self.falls - VARIES_FROM) / (VARIES_FULLY - VARIES_FROM)).clamp(0.0, 1.0)
     }
@@ -374,7 +374,7 @@ impl Measured {
     pub fn observe(&mut self, now: Duration, sockets: &[Socket], passed: LinkCounters) {
         let before = self.latest.replace((now, passed));
         let Some((then, before)) = before.filter(|(_, before)| before.sent_bytes <= passed.sent_bytes) else {
-            // The first, or another queue's.
+            // The first poll, or another queue's.
             self.begin(now, sockets);
             return;
         };
@@ -385,7 +385,7 @@ impl Measured {
         let shown = self.add(now, passed_s, sockets, before, passed);
         self.view.found = RateEvidence::LinkSample;
         let is_told = shown.is_some_and(|shown| {
-            // While nothing is under way, nothing is forgotten.
+            // Nothing decays while nothing is in flight.
             self.falls *= (-passed_s / VARIES_FOR_S).exp();
             self.judge(now, &shown, before, passed)
         });
@@ -393,7 +393,7 @@ impl Measured {
         self.publish(now);
     }
 
-    /// The queue is another one, or the link is: sums begin anew.
+    /// The queue or the link is another one: sums start over.
     fn begin(&mut self, now: Duration, sockets: &[Socket]) {
         (self.sent, self.tcp_sent, self.delivered) = Default::default();
         let known = |socket: &Socket| KnownSocket {
@@ -407,8 +407,7 @@ impl Measured {
         self.sockets = sockets.map(|socket| (socket.cookie, known(socket))).collect();
     }
 
-    /// Adds up what has passed. None where no socket tells anything.
-    // Long: each socket goes into seven sums.
+    /// Adds up the traffic since the last poll. None where no socket has samples.
     fn add(
         &mut self,
         now: Duration,
@@ -428,7 +427,7 @@ impl Measured {
             let before = known.map(|known| known.socket);
             let since = before.or(is_new.then_some(NOTHING)).unwrap_or(*socket);
             let segments = socket.delivered_segments.wrapping_sub(since.delivered_segments);
-            // A count that has fallen is of another connection of the same socket.
+            // A lower counter means another connection on the same socket.
             let (since, segments) = if segments > u32::MAX / 2 {
                 (*socket, 0)
             } else {
@@ -443,7 +442,7 @@ impl Measured {
                 segments: known.map_or(0.0, |known| known.segments * fades) + f64::from(segments),
                 acked: known.map_or(0.0, |known| known.acked * fades) + acked,
             };
-            // Of one segment: the kernel counts short ones as it counts full ones.
+            // In segments: the kernel counts short ones like full ones.
             let full = f64::from(socket.segment_bytes.max(64));
             let size = known.segment_bytes(full);
             let segment = size + HEADER_BYTES;
@@ -457,7 +456,7 @@ impl Measured {
             in_flight += own;
             packet = packet.max(segment);
             if let Some(min_rtt) = socket.min_rtt {
-                // Its share of what arrives (Little's law).
+                // Its share of the deliveries (Little's law).
                 let arrives = (own + 1.0) / socket.smoothed_rtt.max(min_rtt).as_secs_f64().max(1e-6);
                 round_trip_s += min_rtt.as_secs_f64() * arrives;
                 weight += arrives;
@@ -485,8 +484,9 @@ impl Measured {
         })
     }
 
-    /// The least that somebody's packets waited of late, in our queue and below: a queue below keeps everybody waiting, where
-    /// a remote host that is slow, or that acknowledges late, keeps but its own. None: nobody tells.
+    /// The least queueing delay of any recent packet, in giveway's queue and at the bottleneck: a queue at the
+    /// bottleneck delays every sender, whereas a slow remote host, or delayed acknowledgements, only its own. None: no
+    /// samples.
     fn least_wait_s(&self, now: Duration) -> Option<f64> {
         let now_seen = self.sockets.values().filter(|known| known.seen == now);
         let most = now_seen.clone().map(|known| known.delivers).fold(0.0, f64::max);
@@ -498,8 +498,8 @@ impl Measured {
         now_seen.filter(is_witness).filter_map(wait_s).reduce(f64::min)
     }
 
-    /// What our queue has sent of TCP, what waits there of it, and which part of it sockets tell; of all where the queue does not
-    /// know TCP.
+    /// TCP's sent bytes and backlog in giveway's queue, and the part of them that sockets account for; of all traffic
+    /// where the queue cannot tell TCP apart.
     fn queued(&self, passed: LinkCounters) -> (&Curve, f64, f64) {
         let Entered { told, tcp, all } = self.entered;
         if self.entered.knows_tcp() {
@@ -509,18 +509,18 @@ impl Measured {
         }
     }
 
-    /// Of what our queue sent then, so much is told. None: it sent nothing then, or does not know TCP.
+    /// The part of the sent bytes that sockets accounted for then. None: nothing was sent, or TCP cannot be told apart.
     fn share_of_sent(&self, now: Duration, ago_s: f64, over_s: f64) -> Option<f64> {
         let Entered { told, tcp, .. } = self.entered;
-        // A rounding may leave less than nothing.
+        // Rounding may leave less than zero.
         let ago = |s: f64| now.saturating_sub(Duration::from_secs_f64(s.max(0.0)));
         let passed = |curve: &Curve| curve.sum_at(ago(ago_s)) - curve.sum_at(ago(ago_s + over_s));
         let (of_tcp, of_all) = (passed(&self.tcp_sent), passed(&self.sent));
         (self.entered.knows_tcp() && of_tcp > 0.0).then(|| (of_tcp / of_all * part(told, tcp)).clamp(LEAST_SHARE, 1.0))
     }
 
-    /// A rate of which nobody tells any more limits nobody for longer than deadlines would be promised by it: those that tell
-    /// nothing (UDP, acknowledgements of what is received) could not raise it, however low the last one to tell has left it.
+    /// A rate without samples does not limit longer than it would count for deadlines: traffic without samples (UDP,
+    /// acknowledgements of downloads) could not raise it, however low the last sample has left it.
     fn doubt(&mut self, is_told: bool, passed_s: f64, sent: f64) {
         let is_limit = self.paced.is_some_and(|paced| sent >= 0.95 * paced * passed_s);
         if is_told {
@@ -535,24 +535,24 @@ impl Measured {
         }
     }
 
-    /// Whether anybody has told.
-    // Long: what it is judged by, in the order in which it counts.
+    /// Whether there were samples.
+    // Long: the criteria, in the order of precedence.
     fn judge(&mut self, now: Duration, shown: &Shown, before: LinkCounters, passed: LinkCounters) -> bool {
         let share = part(self.entered.told, self.entered.all);
         self.view.seen_percent = (share * 100.0).round() as u32;
         if share < LEAST_SHARE {
-            // Nobody tells what there is to promise by.
+            // No samples to base a guarantee on.
             self.held.clear();
             return false;
         }
         if now.saturating_sub(std::mem::replace(&mut self.judged, now)) > PAUSE {
             (self.queued_since, self.yields) = (None, None);
         }
-        // TCP's bytes that have left our queue. What others have there is no part of it: of a queue that is fair to flows UDP
-        // leaves as little as TCP, but keeps as much waiting as it likes.
+        // TCP's bytes that have left giveway's queue. Other traffic there is excluded: a fair queue lets UDP send as
+        // little as TCP, but UDP keeps any backlog it likes.
         let (sent, backlog, told) = self.queued(passed);
         let age_s = sent.age_s(now, shown.in_flight / told - backlog);
-        // In our queue, in the mean.
+        // The mean in giveway's queue.
         let own_wait_s = sent
             .latest(now, 0.0)
             .map_or(0.0, |(bytes, over_s)| backlog * over_s / bytes.max(1.0));
@@ -571,7 +571,8 @@ impl Measured {
         let stands = queue_s >= wanted_s / 2.0;
         if self.suspended_until.is_some_and(|until| now < until) {
             self.view.found = RateEvidence::Others;
-            // What arrives beside others is our part, not the link's rate; we begin with it when we return.
+            // Beside others the delivery rate is this device's part, not the link's rate; it is the starting point
+            // after the suspension.
             self.rate = Some(arrives);
             self.carried = arrives;
             return true;
@@ -592,7 +593,7 @@ impl Measured {
             .queued_since
             .map_or(0.0, |since| now.saturating_sub(since).as_secs_f64());
         if stands {
-            // What arrives is the link's rate once the queue has stood for as long as arrivals are looked at.
+            // The delivery rate is the link's rate once the queue has stood for as long as deliveries are averaged.
             if is_told_well && (stood_s >= SHORTEST_S || queue_s > 8.0 * wanted_s) {
                 self.learn(now, arrives, shown.packet);
             }
@@ -614,14 +615,14 @@ impl Measured {
         true
     }
 
-    /// The queue below ours that is best.
+    /// The target queue at the bottleneck.
     fn wanted_queue_s(&self, packet_s: f64) -> f64 {
         let steady = steady_queue_s(packet_s);
         steady + (VARYING_QUEUE_S - steady).max(0.0) * self.varies()
     }
 
-    /// Bytes a second that arrive at the remote host, of all that we send; and whether it were enough of them. What arrives now has
-    /// left our queue so long ago.
+    /// The delivery rate over all traffic of this device, and whether the samples suffice. What is delivered now left
+    /// giveway's queue `age_s` ago.
     fn arrives(&self, now: Duration, age_s: f64, share: f64, packet: f64) -> Option<(f64, bool)> {
         let (bytes, over_s) = self.delivered.latest(now, PACKETS_OF_A_RATE * packet)?;
         let share = self.share_of_sent(now, age_s, over_s).unwrap_or(share);
@@ -635,11 +636,11 @@ impl Measured {
             self.view.found = RateEvidence::Delivered;
             return;
         };
-        // A packet more or less in the time that is looked at.
+        // The granularity: one packet more or less in the averaging time.
         let grain = packet / (rate * SHORTEST_S);
         let differs = arrives / rate;
         let is_another = differs > 1.0 + ANOTHER_RATE.max(grain) || differs < 1.0 - ANOTHER_RATE.max(grain);
-        // What was too much only because we tried it is no fall of the link's.
+        // An excess that only probing caused is no fall of the link's rate.
         let fell = self.carried / arrives;
         if is_another && differs < 1.0 && fell > 1.0 + ANOTHER_RATE.max(grain) {
             self.note_fall(now, fell.ln());
@@ -653,7 +654,7 @@ impl Measured {
         self.view.found = RateEvidence::Delivered;
     }
 
-    /// However far a link falls at once, it has varied once.
+    /// A fall of any size counts as one variation.
     fn note_fall(&mut self, now: Duration, by: f64) {
         let (since, sum) = self.fall;
         let (since, sum) = if now.saturating_sub(since) < ONE_FALL {
@@ -666,7 +667,7 @@ impl Measured {
         self.falls += counts;
     }
 
-    /// Later steps are larger: a link that has much more is found within seconds.
+    /// Later steps are larger: a much faster link is found within seconds.
     fn raise(&mut self, passed_s: f64, feedback_s: f64) {
         self.limited_s += passed_s;
         let empty_s = self.limited_s;
@@ -677,12 +678,12 @@ impl Measured {
         };
         let first = FIRST_STEP + (LARGEST_STEP - FIRST_STEP) * varies;
         let step = (first * ((empty_s - waits_s) / feedback_s).exp2()).min(LARGEST_STEP);
-        // However often passes come.
+        // Independent of how often polls come.
         self.rate = Some(rate * (1.0 + step).powf((passed_s / POLL_S).min(1.0)));
         self.view.found = RateEvidence::Raised;
     }
 
-    /// So that the queue below becomes the wanted one: by its excess within two feedback times.
+    /// Steers the queue at the bottleneck to its target: removes the excess within two feedback times.
     fn pace(&mut self, now: Duration, queue_s: f64, wanted_s: f64, feedback_s: f64) {
         let Some(rate) = self.rate else { return };
         let by = (1.0 + (wanted_s - queue_s) / (2.0 * feedback_s)).max(SLOWEST);
@@ -695,7 +696,7 @@ impl Measured {
         }
     }
 
-    /// A queue that stays though we yield is somebody else's: yielding for ever would leave us nothing.
+    /// A queue that stays although this device yields belongs to others: yielding forever would leave it nothing.
     fn yield_to_others(&mut self, now: Duration, queue_s: f64) {
         let begins = Yields {
             began: now,
@@ -743,7 +744,7 @@ impl Measured {
     }
 }
 
-/// All of it where there is nothing.
+/// All where there is nothing.
 fn part(told: f64, of: f64) -> f64 {
     if of > 0.0 { (told / of).min(1.0) } else { 1.0 }
 }
@@ -753,7 +754,7 @@ fn steady_queue_s(packet_s: f64) -> f64 {
 }
 
 impl KnownSocket {
-    /// In the mean of late: of an application that writes little at a time they are short.
+    /// The recent mean: an application that writes little at a time has short ones.
     fn segment_bytes(&self, full: f64) -> f64 {
         let mean = self.acked / self.segments.max(1.0);
         if self.segments >= 1.0 && mean < SMALL * full {
@@ -777,7 +778,7 @@ impl Curve {
         }
     }
 
-    /// Until then.
+    /// At that time.
     fn sum_at(&self, t: Duration) -> f64 {
         let after = self.0.partition_point(|(at, _)| *at < t);
         let Some(later) = self.0.get(after) else {
@@ -790,7 +791,7 @@ impl Curve {
         later.1 - (later.1 - earlier.1) * (later.0 - t).as_secs_f64() / span_s.max(1e-9)
     }
 
-    /// How long ago so many of the latest bytes began to pass; all that is remembered, if that is longer.
+    /// How long ago the latest bytes began to pass; the whole history, if that is longer.
     fn age_s(&self, now: Duration, bytes: f64) -> f64 {
         let Some(last) = self.0.back() else { return 0.0 };
         let wanted = last.1 - bytes.max(0.0);
@@ -807,7 +808,7 @@ impl Curve {
         now.saturating_sub(later.0).as_secs_f64()
     }
 
-    /// The latest bytes and the time that they took: so many, where that takes neither too short nor too long.
+    /// The latest bytes and the time that they took: the wanted number, unless that takes too short or too long.
     fn latest(&self, now: Duration, wanted: f64) -> Option<(f64, f64)> {
         let (_, sum) = self.0.back()?;
         let mut found = None;

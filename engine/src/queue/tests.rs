@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The queue that is asked for, by link, kernel, configuration and what others do.
+//! The requested queue, by link, kernel, configuration and other tools.
 
 use super::traffic::Served;
 use super::*;
@@ -52,14 +52,14 @@ fn queue(text: &str, with_qdisc: bool) -> Queue {
     queue
 }
 
-/// On a kernel without the BPF qdisc, where packets can be marked.
+/// On a kernel without the BPF qdisc that can mark packets.
 fn marking(text: &str) -> Queue {
     let mut queue = queue(text, false);
     queue.backends.marks = Ok(());
     queue
 }
 
-/// The queue that is asked for; None where ours is to go.
+/// The requested queue; None: giveway's is removed.
 fn install(request: QueueRequest) -> Option<Plan> {
     match request {
         QueueRequest::Set(plan) => plan,
@@ -67,13 +67,13 @@ fn install(request: QueueRequest) -> Option<Plan> {
     }
 }
 
-/// The link as it is now, with the rate that `rate` says.
+/// Takes in the link with the rate `rate`.
 fn see(queue: &mut Queue, uplink: Option<Uplink>) -> Option<QueueRequest> {
     let rate = queue.rate.clone();
     queue.observe(NOW, uplink, rate)
 }
 
-/// What is asked for first on this link.
+/// The first request on this link.
 fn first(text: &str, with_qdisc: bool, uplink: Uplink) -> (Option<Plan>, String) {
     let mut queue = queue(text, with_qdisc);
     let plan = see(&mut queue, Some(uplink)).and_then(install);
@@ -96,7 +96,7 @@ fn ours(uplink: Uplink) -> Uplink {
 }
 
 #[test]
-fn a_cable_has_its_own_rate_and_a_radio_has_none() {
+fn wired_links_have_a_device_rate_and_radios_none() {
     let (plan, _) = first("", true, cable());
     let plan = plan.unwrap();
     assert_eq!(
@@ -113,11 +113,14 @@ fn a_cable_has_its_own_rate_and_a_radio_has_none() {
     );
     let (plan, reason) = first("", true, wifi());
     assert_eq!(plan.unwrap().tuning.rate_bytes_per_s, None);
-    assert!(reason.contains("nothing is paced and no deadline promised"), "{reason}");
+    assert!(
+        reason.contains("not shaping, and no deadline is guaranteed"),
+        "{reason}"
+    );
 }
 
 #[test]
-fn background_has_half_a_percent_of_the_rate_and_at_most_100_kbit_unless_configured() {
+fn background_minimum_is_half_a_percent_of_the_rate_up_to_100_kbit_unless_configured() {
     let minimum_rate = |text, uplink| first(text, true, uplink).0.unwrap().tuning.background_min_bytes_per_s * 8;
     assert_eq!(minimum_rate("[link]\nrate_mbit = 1", wifi()), 5_000);
     assert_eq!(minimum_rate("", cable()), 100_000);
@@ -127,7 +130,7 @@ fn background_has_half_a_percent_of_the_rate_and_at_most_100_kbit_unless_configu
 }
 
 #[test]
-fn background_has_short_segments_where_a_long_one_takes_long() {
+fn background_has_short_segments_on_slow_links() {
     let mss = |text: &str, uplink: Uplink| first(text, true, uplink).0.unwrap().tuning.short_mss;
     let payload = |mbit: f64| mss(&format!("[link]\nrate_mbit = {mbit}"), wifi()).map(|mss| mss - 12);
     assert_eq!(payload(1.0), Some(642));
@@ -142,17 +145,17 @@ fn background_has_short_segments_where_a_long_one_takes_long() {
 }
 
 #[test]
-fn a_rate_that_is_found_paces_and_promises_nothing_before_it_is() {
+fn an_unknown_rate_neither_shapes_nor_guarantees_until_estimated() {
     let (plan, reason) = first("[link]\nrate_mbit = \"auto\"", true, wifi());
     let plan = plan.unwrap();
     assert_eq!((plan.tuning.rate_bytes_per_s, plan.tuning.admission), (None, false));
     assert!(
-        plan.single_segments && reason.contains("as soon as connections fill it"),
+        plan.single_segments && reason.contains("once connections fill it"),
         "{reason}"
     );
 }
 
-/// The queue has sent so much of best effort.
+/// The queue has sent this much best effort.
 fn best_effort(sent_bytes: u64) -> QueueCounters {
     let mut counters = QueueCounters::default();
     counters.bands.best_effort.served = Some(Served {
@@ -163,7 +166,7 @@ fn best_effort(sent_bytes: u64) -> QueueCounters {
 }
 
 #[test]
-fn what_the_queue_tells_of_tcp_is_added_up_and_what_it_does_not_tell_counts_as_tcps() {
+fn tcp_counters_are_summed_and_missing_ones_count_all_as_tcp() {
     let mut counters = best_effort(1_000);
     counters.bands.stream.served = Some(Served {
         sent_bytes: 500,
@@ -185,7 +188,7 @@ fn what_the_queue_tells_of_tcp_is_added_up_and_what_it_does_not_tell_counts_as_t
     assert_eq!((tcp_sent_bytes, tcp_backlog_bytes), (1_200, 20));
 }
 
-/// All of it was one upload's, which has so many segments under way.
+/// All of it belongs to one upload with this many bytes in flight.
 fn uploading(sent_bytes: u64, in_flight: u64) -> Socket {
     Socket {
         cookie: Cookie(1),
@@ -200,7 +203,7 @@ fn uploading(sent_bytes: u64, in_flight: u64) -> Socket {
 }
 
 #[test]
-fn what_is_found_is_tuned_quietly_and_once() {
+fn an_estimated_rate_is_tuned_once_without_a_change_record() {
     let mut queue = queue("[link]\nrate_mbit = \"auto\"", true);
     see(&mut queue, Some(wifi())).unwrap();
     queue.conclude(NOW, Ok(()));
@@ -234,18 +237,18 @@ fn what_is_found_is_tuned_quietly_and_once() {
 }
 
 #[test]
-fn deadlines_are_promised_by_what_held_of_the_rate_and_the_wait_below() {
+fn deadlines_are_guaranteed_by_the_lower_bound_of_the_rate_and_the_bottleneck_delay() {
     let mut queue = queue("[link]\nrate_mbit = \"auto\"", true);
     see(&mut queue, Some(wifi())).unwrap();
     queue.conclude(NOW, Ok(()));
     let mut sent = 0;
     for at in 0..400_u64 {
-        // Every tenth of two seconds it carries half.
+        // Every tenth of two seconds the link has half its rate.
         let segments = if at % 20 < 3 { 40 } else { 80 };
         sent += segments * 1514;
         let now = NOW + Duration::from_millis(100 * at);
         queue.count(now, Some(best_effort(sent)));
-        // A round trip, and a short queue below.
+        // An RTT, and a short queue at the bottleneck.
         if queue.measure(now, &[uploading(sent, segments * 3 / 10)]).is_some() {
             queue.conclude(NOW, Ok(()));
         }
@@ -263,19 +266,16 @@ fn deadlines_are_promised_by_what_held_of_the_rate_and_the_wait_below() {
 }
 
 #[test]
-fn without_the_bpf_qdisc_it_is_htb_where_the_rate_is_known_and_else_nothing() {
+fn without_the_bpf_qdisc_htb_serves_known_rates_only() {
     assert_eq!(first("", false, cable()).0.unwrap().backend, Backend::Htb);
     let (plan, reason) = first("", false, wifi());
-    assert!(
-        plan.is_none() && reason.contains("htb cannot order without a rate"),
-        "{reason}"
-    );
+    assert!(plan.is_none() && reason.contains("htb needs a rate"), "{reason}");
     let (plan, _) = first("[link]\nrate_mbit = 5", false, wifi());
     assert_eq!(plan.unwrap().tuning.rate_bytes_per_s, Some(625_000));
 }
 
 #[test]
-fn a_link_faster_than_1_gbit_is_left_alone_unless_asked_for() {
+fn links_above_1_gbit_get_a_queue_only_on_request() {
     let fast = || Uplink {
         speed_mbit: Some(10_000),
         ..cable()
@@ -286,7 +286,7 @@ fn a_link_faster_than_1_gbit_is_left_alone_unless_asked_for() {
 }
 
 #[test]
-fn somebodys_intention_is_left_alone() {
+fn a_qdisc_of_an_administrator_is_not_replaced() {
     for kind in ["htb", "tbf", "netem", "cake", "prio", "bpf_something"] {
         let (plan, reason) = first(
             "",
@@ -297,7 +297,7 @@ fn somebodys_intention_is_left_alone() {
             },
         );
         assert!(
-            plan.is_none() && reason.contains(kind) && reason.contains("left alone"),
+            plan.is_none() && reason.contains(kind) && reason.contains("not replaced"),
             "{reason}"
         );
     }
@@ -318,7 +318,7 @@ fn somebodys_intention_is_left_alone() {
 }
 
 #[test]
-fn what_stands_is_not_asked_for_again() {
+fn an_installed_queue_is_not_requested_again() {
     let mut queue = installed("");
     assert_eq!(see(&mut queue, Some(ours(cable()))), None);
     assert_eq!(see(&mut queue, None), None, "the link is down");
@@ -326,7 +326,7 @@ fn what_stands_is_not_asked_for_again() {
 }
 
 #[test]
-fn a_new_rate_and_a_new_mtu_are_tuned_quietly() {
+fn a_new_rate_or_mtu_is_tuned_without_a_change_record() {
     let mut queue = installed("");
     let slower = Uplink {
         speed_mbit: Some(10),
@@ -351,7 +351,7 @@ fn a_new_rate_and_a_new_mtu_are_tuned_quietly() {
 }
 
 #[test]
-fn a_rate_at_which_segments_are_single_changes_the_device_and_is_no_tuning() {
+fn single_segments_need_a_new_installation_not_a_tuning() {
     let mut queue = installed("");
     let faster = Uplink {
         speed_mbit: Some(1000),
@@ -364,7 +364,7 @@ fn a_rate_at_which_segments_are_single_changes_the_device_and_is_no_tuning() {
 }
 
 #[test]
-fn after_a_tuning_that_failed_nothing_of_ours_is_left_and_it_is_told() {
+fn a_failed_tuning_removes_the_queue_and_is_reported() {
     let mut queue = installed("[queue]\nbackend = \"htb\"");
     let slower = Uplink {
         speed_mbit: Some(10),
@@ -373,12 +373,12 @@ fn after_a_tuning_that_failed_nothing_of_ours_is_left_and_it_is_told() {
     see(&mut queue, Some(slower)).unwrap();
     let (change, next) = queue.conclude(NOW, Err("no such class".to_owned()));
     let change = change.unwrap();
-    assert_eq!((change.new, change.made), ("pfifo_fast (not ours)".into(), true));
+    assert_eq!((change.new, change.made), ("pfifo_fast (not giveway's)".into(), true));
     assert_eq!((next, queue.view(NOW).installed), (None, None));
     assert!(queue.next_try().is_some(), "it is tried again");
 }
 
-/// The cable with what another tool has configured at its root.
+/// The cable with another tool's qdisc at its root.
 fn theirs() -> Uplink {
     let root = RootQdisc {
         handle: 0x7_0000,
@@ -387,13 +387,13 @@ fn theirs() -> Uplink {
     Uplink { root, ..cable() }
 }
 
-/// The same queue, one moment later.
+/// The same link, a moment later.
 fn see_at(queue: &mut Queue, now: Duration, uplink: Uplink) -> Option<QueueRequest> {
     let rate = queue.rate.clone();
     queue.observe(now, Some(uplink), rate)
 }
 
-/// Another tool has deleted the queue. Returns what `status` says.
+/// Another tool has deleted the queue. Returns the reason in `status`.
 fn take_off(queue: &mut Queue, now: Duration) -> String {
     assert_eq!(see_at(queue, now, cable()), Some(QueueRequest::Set(None)));
     let (change, next) = queue.conclude(now, Ok(()));
@@ -401,7 +401,7 @@ fn take_off(queue: &mut Queue, now: Duration) -> String {
     change.unwrap().reason
 }
 
-/// Nothing is asked for before this time, and then the queue is installed.
+/// Nothing is requested before this time; then the queue is installed.
 fn comes_back(queue: &mut Queue, at: Duration) {
     assert_eq!(queue.next_try(), Some(at));
     assert_eq!(queue.try_again(at - Duration::from_millis(1)), None);
@@ -412,7 +412,7 @@ fn comes_back(queue: &mut Queue, at: Duration) {
 }
 
 #[test]
-fn a_qdisc_that_another_tool_configured_in_our_place_stays_until_it_is_gone() {
+fn a_qdisc_that_another_tool_configured_stays_until_removed() {
     let mut queue = installed("");
     assert_eq!(see(&mut queue, Some(theirs())), Some(QueueRequest::Set(None)));
     let (change, next) = queue.conclude(NOW, Ok(()));
@@ -432,12 +432,12 @@ fn a_qdisc_that_another_tool_configured_in_our_place_stays_until_it_is_gone() {
 }
 
 #[test]
-fn a_place_that_is_free_again_is_revoked_three_times_in_ten_minutes() {
+fn a_removed_queue_is_restored_three_times_in_ten_minutes() {
     let (mut queue, mut now) = (installed(""), NOW);
     for (time, wait_s) in [(1, 3), (2, 6), (3, 12)] {
         let reason = take_off(&mut queue, now);
         assert!(
-            reason.contains(&format!("taken back soon ({time} of 3 times in ten minutes)")),
+            reason.contains(&format!("restored soon ({time} of 3 times in ten minutes)")),
             "{reason}"
         );
         comes_back(&mut queue, now + Duration::from_secs(wait_s));
@@ -445,7 +445,7 @@ fn a_place_that_is_free_again_is_revoked_three_times_in_ten_minutes() {
     }
     let reason = take_off(&mut queue, now);
     assert!(
-        reason.contains("it is left alone until giveway is started again or the link was down"),
+        reason.contains("it is not restored until giveway is restarted or the link was down"),
         "{reason}"
     );
     let tomorrow = now + Duration::from_secs(86_400);
@@ -459,7 +459,7 @@ fn a_place_that_is_free_again_is_revoked_three_times_in_ten_minutes() {
 }
 
 #[test]
-fn a_queue_that_is_taken_off_once_an_hour_always_comes_back() {
+fn a_queue_removed_once_an_hour_is_always_restored() {
     let mut queue = installed("");
     for hour in 0..24 {
         let now = NOW + Duration::from_secs(3_600 * hour);
@@ -468,7 +468,7 @@ fn a_queue_that_is_taken_off_once_an_hour_always_comes_back() {
     }
 }
 
-/// A queue of this configuration that could not be installed on the cable.
+/// A queue whose installation failed on the cable.
 fn refused(text: &str, with_qdisc: bool) -> Queue {
     let mut queue = queue(text, with_qdisc);
     let mut next = see(&mut queue, Some(cable()));
@@ -479,7 +479,7 @@ fn refused(text: &str, with_qdisc: bool) -> Queue {
 }
 
 #[test]
-fn where_one_backend_fails_the_other_one_is_tried() {
+fn a_failed_backend_is_replaced_by_the_other() {
     let mut queue = queue("", true);
     see(&mut queue, Some(cable())).unwrap();
     let (_, next) = queue.conclude(NOW, Err("the verifier refused it".to_owned()));
@@ -499,14 +499,14 @@ fn where_one_backend_fails_the_other_one_is_tried() {
 }
 
 #[test]
-fn what_could_not_be_install_is_tried_again_after_longer_and_longer_waits() {
+fn failed_installations_are_retried_with_back_off() {
     let mut queue = refused("", true);
     let mut now = NOW;
     for wait_s in [1, 2, 4, 8, 16, 32, 60, 60] {
         let wait = Duration::from_secs(wait_s);
         let reason = queue.view(now).reason;
         assert!(
-            reason.starts_with(&format!("tried again in {wait_s} s: no BPF bpf: ")),
+            reason.starts_with(&format!("tried again in {wait_s} s: no BPF qdisc: ")),
             "{reason}"
         );
         assert_eq!(see(&mut queue, Some(cable())), None, "nothing has changed");
@@ -525,7 +525,7 @@ fn what_could_not_be_install_is_tried_again_after_longer_and_longer_waits() {
 }
 
 #[test]
-fn when_the_link_changes_it_is_tried_at_once() {
+fn a_changed_link_is_retried_at_once() {
     let faster = Uplink {
         speed_mbit: Some(1000),
         ..cable()
@@ -554,7 +554,7 @@ fn when_the_link_changes_it_is_tried_at_once() {
 }
 
 #[test]
-fn what_our_own_try_left_at_the_root_is_no_change_of_the_link() {
+fn the_remains_of_an_own_attempt_are_no_change_of_the_link() {
     let mut queue = refused("", false);
     let root = root("noqueue");
     assert_eq!(see(&mut queue, Some(Uplink { root, ..cable() })), None);
@@ -562,7 +562,7 @@ fn what_our_own_try_left_at_the_root_is_no_change_of_the_link() {
 }
 
 #[test]
-fn where_no_queue_can_be_packets_are_marked_all_the_same() {
+fn packets_are_marked_without_a_queue() {
     let cake = Uplink {
         root: root("cake"),
         ..cable()
@@ -583,7 +583,7 @@ fn where_no_queue_can_be_packets_are_marked_all_the_same() {
 }
 
 #[test]
-fn no_link_is_looked_at_where_nothing_is_to_be_marked_or_packets_hardly_wait() {
+fn packets_are_not_inspected_without_marks_or_on_fast_links() {
     let fast = Uplink {
         speed_mbit: Some(10_000),
         ..cable()
@@ -593,7 +593,7 @@ fn no_link_is_looked_at_where_nothing_is_to_be_marked_or_packets_hardly_wait() {
 }
 
 #[test]
-fn a_queue_that_failed_is_tried_again_while_packets_are_only_marked() {
+fn a_failed_queue_is_retried_while_packets_are_only_marked() {
     let mut queue = marking("");
     see(&mut queue, Some(cable())).unwrap();
     let (_, next) = queue.conclude(NOW, Err("not yet".to_owned()));
@@ -607,7 +607,7 @@ fn a_queue_that_failed_is_tried_again_while_packets_are_only_marked() {
 }
 
 #[test]
-fn where_htb_orders_what_may_be_wifi_lower_effort_is_written_as_cs1() {
+fn htb_on_possible_wifi_marks_background_as_cs1() {
     let mark = |uplink: Uplink| {
         let mut queue = queue("[link]\nrate_mbit = 5", false);
         see(&mut queue, Some(uplink)).unwrap();
@@ -618,7 +618,7 @@ fn where_htb_orders_what_may_be_wifi_lower_effort_is_written_as_cs1() {
 }
 
 #[test]
-fn segments_are_single_where_64_kb_take_more_than_a_millisecond() {
+fn segments_are_single_where_64_kb_take_over_a_millisecond() {
     let single = |mbit: u32| {
         let text = format!("[link]\nrate_mbit = {mbit}");
         first(&text, true, cable()).0.unwrap().single_segments
@@ -626,7 +626,7 @@ fn segments_are_single_where_64_kb_take_more_than_a_millisecond() {
     assert!(single(500) && !single(600));
 }
 
-/// Where packets can be both marked and held.
+/// With marks and the BPF qdisc.
 fn waiting(text: &str) -> Queue {
     let mut queue = queue(text, true);
     queue.backends.marks = Ok(());
@@ -641,7 +641,7 @@ fn seen(background: u64) -> Option<QueueCounters> {
 }
 
 #[test]
-fn where_nothing_is_to_be_held_there_is_no_queue_until_something_is() {
+fn no_queue_is_installed_until_traffic_needs_one() {
     let mut queue = waiting("");
     let plan = see(&mut queue, Some(wifi())).and_then(install).unwrap();
     assert_eq!(plan.backend, Backend::None);
@@ -649,7 +649,7 @@ fn where_nothing_is_to_be_held_there_is_no_queue_until_something_is() {
     let view = queue.view(NOW);
     assert!(view.waits && view.installed.is_none());
     assert!(
-        view.reason.contains("nothing to hold: noqueue serves until"),
+        view.reason.contains("no traffic needs a queue: noqueue stays until"),
         "{}",
         view.reason
     );
@@ -671,7 +671,7 @@ fn where_nothing_is_to_be_held_there_is_no_queue_until_something_is() {
 }
 
 #[test]
-fn what_needs_the_queue_has_it_at_once() {
+fn features_that_need_the_queue_get_it_at_once() {
     let backend = |text: &str, uplink: Uplink| {
         let plan = see(&mut waiting(text), Some(uplink)).and_then(install);
         plan.unwrap().backend
@@ -689,7 +689,7 @@ fn what_needs_the_queue_has_it_at_once() {
 }
 
 #[test]
-fn what_is_limited_is_seen_where_no_queue_can_be_and_nothing_else_is() {
+fn without_a_queue_only_limited_flows_are_inspected() {
     let fast = Uplink {
         speed_mbit: Some(10_000),
         ..cable()
@@ -708,13 +708,13 @@ fn what_is_limited_is_seen_where_no_queue_can_be_and_nothing_else_is() {
 }
 
 #[test]
-fn what_waits_is_not_lost_with_the_rate_of_its_link() {
+fn the_backlog_is_kept_when_the_rate_becomes_unknown() {
     let mut queue = waiting("");
     let plan = see(&mut queue, Some(cable())).and_then(install).unwrap();
     assert_eq!(plan.backend, Backend::Bpf);
     queue.conclude(NOW, Ok(()));
     assert_eq!(queue.count(NOW, seen(0)), None);
-    // As while it negotiates.
+    // As during negotiation.
     let unknown = Uplink {
         speed_mbit: None,
         ..ours(cable())
@@ -730,13 +730,13 @@ fn what_waits_is_not_lost_with_the_rate_of_its_link() {
 }
 
 #[test]
-fn where_packets_cannot_be_seen_the_queue_does_not_wait() {
+fn without_admission_the_queue_is_installed_at_once() {
     let (plan, _) = first("", true, wifi());
     assert_eq!(plan.unwrap().backend, Backend::Bpf);
 }
 
 #[test]
-fn a_queue_that_could_not_be_install_for_what_came_is_tried_again() {
+fn a_failed_installation_on_demand_is_retried() {
     let mut queue = waiting("");
     see(&mut queue, Some(wifi())).unwrap();
     queue.conclude(NOW, Ok(()));
@@ -750,7 +750,7 @@ fn a_queue_that_could_not_be_install_for_what_came_is_tried_again() {
 }
 
 #[test]
-fn what_bands_have_for_sure_is_no_more_than_the_link_carries() {
+fn guaranteed_band_rates_fit_the_link() {
     for (rate_mbit, percent) in [("8", 50), ("8", 95), ("1000", 1)] {
         let text = format!("[link]\nrate_mbit = {rate_mbit}\n[queue]\nrealtime_percent = {percent}");
         let tuning = first(&text, false, wifi()).0.unwrap().tuning;

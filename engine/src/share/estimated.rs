@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A capacity that nobody configured. Every connection of the group may have the same share, by its weight, and the share
-//! grows until packets of ours begin to wait. cwnd and pacing rate are limited together. `docs/shares.md` has the
+//! Shares of an estimated capacity. Every connection of the group may have the same share, by its weight, and the share
+//! grows until this device's packets begin to queue. Limits cwnd and pacing rate together. `docs/explanation/shared-capacity.md` has the
 //! reasoning.
 //!
-//! What a device measures itself decides how much is in flight; what peers say decides how it is divided, within
-//! bounds, and whether limits are worth what they cost (`plain`). So a peer's word may take the limits away, which
-//! leaves plain TCP; none pushes a device below its floor, or makes it send more than plain TCP would.
+//! A device's own measurements decide how much is in flight; the peers' reports decide how it is divided, within
+//! bounds, and whether limits are worth their cost (`plain`). So a report may suspend the limits, which leaves plain
+//! TCP, but none pushes a device below its floor, or makes it send more than plain TCP would.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -25,27 +25,28 @@ use control::{Control, Phase, Why};
 use group::{HELD_BACK_SEGMENTS, Sending, median, median_wait};
 use sample::{DeviceDemand, Sample, is_told};
 
-/// Pacing above the share, so that cwnd and not the pacing rate holds a connection in the long run.
+/// Pacing above the share, so that in the long run cwnd limits a connection, not the pacing rate.
 const PACING: f64 = 1.2;
-/// With limits all get about the same: a peer that says it has more than so many times what most have is taken to have
-/// that. With more (4 was tried) one that boasts hides from the others what it takes.
+/// With limits all get about the same: a peer's reported rate counts up to this multiple of the median. A larger bound
+/// would let a boasting peer hide what it takes.
 const AUTHENTICATED: f64 = 1.25;
-/// A peer that has less than this part of what most have gets next to nothing through.
+/// A peer below this part of the median has next to no goodput.
 const MOVES: f64 = 0.125;
-/// A connection that has been there for so long and delivers less than this part of its own, though it has more to send and repeats
-/// nothing, is held back by its remote host (a slow reader): what it leaves is for the others of its device.
+/// A connection that has existed for this long and delivers less than this part of its share, though it has more to
+/// send and does not retransmit, is limited by its remote host (a slow reader): the rest goes to its device's other
+/// connections.
 const LEAVES_ROOM: f64 = 0.5;
 const LEAVES_ROOM_AFTER_S: f64 = 10.0;
-/// Over which it is told how much a connection delivers.
+/// The averaging time of a connection's delivery rate.
 const DELIVERS_OVER_S: f64 = 5.0;
-/// A limit that differs by less than one part in so many is taken as the same.
+/// A limit that differs by less than this fraction is unchanged.
 const SETTLED_WITHIN: u64 = 64;
-/// No window that is limited is smaller than this rate needs, within `FLOOR_SEGMENTS` and what a connection begins with.
+/// No limited window is smaller than this rate needs, within `FLOOR_SEGMENTS` and the initial window.
 const LEAST_RATE: f64 = 0.5 * 125_000.0;
-/// A connection without limits has regained what it had once it has this part of it, or after so long.
+/// After a suspension a connection has regained its rate at this part of it, or after this time.
 const REGAINED: f64 = 0.75;
 const REGAINS_S: f64 = 20.0;
-/// After so long without a word of the group's the device is somewhere else, or alone.
+/// After this long without a report of the group the device is elsewhere, or alone.
 const GONE_AFTER_S: f64 = 30.0;
 
 pub struct EstimatedCapacity {
@@ -53,18 +54,18 @@ pub struct EstimatedCapacity {
     segment_bytes: f64,
     floor: f64,
     control: Control,
-    /// Nothing is limited where no other device of the group is on the link.
+    /// Not limiting without a peer on the link.
     needs_members: bool,
-    /// When one was heard last.
+    /// When a report was last received.
     heard_s: Option<f64>,
-    /// Of the latest poll.
+    /// The latest poll.
     now_s: f64,
     delivered: HashMap<Cookie, Delivered>,
-    /// Those of ours that have not regained what plain TCP has since they were last limited, and when they were.
+    /// Own connections that have not regained plain TCP's rate since they were last limited, with that time.
     regaining: HashMap<Cookie, f64>,
 }
 
-/// What a connection of ours has delivered.
+/// The deliveries of an own connection.
 #[derive(Clone, Copy)]
 struct Delivered {
     since_s: f64,
@@ -88,7 +89,7 @@ impl EstimatedCapacity {
         }
     }
 
-    /// With nobody to share with there is nothing to share.
+    /// Not limiting without a peer on the link.
     pub fn only_beside_members(self) -> Self {
         Self {
             needs_members: true,
@@ -102,7 +103,7 @@ impl EstimatedCapacity {
         }
     }
 
-    /// (Where an access point's queue is full it drops reports, and members expire for seconds.)
+    /// (An access point drops reports when its queue is full, and peers expire for seconds.)
     fn may_limit(&self) -> bool {
         let is_beside_one = self.heard_s.is_some_and(|at_s| self.now_s - at_s < GONE_AFTER_S);
         !self.needs_members || is_beside_one
@@ -112,7 +113,7 @@ impl EstimatedCapacity {
         group::peers(link, self.segment_bytes)
     }
 
-    /// What was delivered of ours since the last look, so long ago.
+    /// Delivered by this device since the last poll, `passed_s` ago.
     fn moved_bytes(&mut self, passed_s: f64, members: &[Member]) -> f64 {
         let before = std::mem::take(&mut self.delivered);
         let fades = (-passed_s / DELIVERS_OVER_S).exp();
@@ -120,7 +121,7 @@ impl EstimatedCapacity {
         for one in members {
             let known = before.get(&one.cookie);
             let segments = known.map_or(0, |known| one.delivered_segments.wrapping_sub(known.segments));
-            // Less than before is no progress.
+            // A lower counter is no progress.
             let segments = if segments <= u32::MAX / 2 { segments } else { 0 };
             let bytes = f64::from(segments) * f64::from(one.mss_bytes);
             moved += bytes;
@@ -134,17 +135,17 @@ impl EstimatedCapacity {
         moved
     }
 
-    /// What each connection of ours does, where those that do not use their parts leave the rest to the others.
+    /// The own connections; those that do not use their parts leave the rest to the others.
     fn own(&self, members: &[Member]) -> Vec<Sending> {
         let mut own = group::own(members, self.segment_bytes);
         let rates: Vec<Option<f64>> = own.iter().zip(members).map(|of| self.leaves_room(of)).collect();
-        // Where all get less, that is no remote host's doing.
+        // Where all get less, no remote host is the cause.
         let some_get_theirs = rates.contains(&None);
         for (one, rate) in own.iter_mut().zip(rates) {
             let held_back = rate.filter(|_| some_get_theirs);
             one.wants_more = held_back.is_none();
             if let Some(rate) = held_back {
-                // Not what its window allows.
+                // Not by what its window allows.
                 (one.rate, one.in_flight_bytes) = (rate, rate * one.srtt_s);
             }
         }
@@ -152,7 +153,7 @@ impl EstimatedCapacity {
         own
     }
 
-    /// What it delivers, where its remote host holds it back.
+    /// Its delivery rate, if its remote host limits it.
     fn leaves_room(&self, (one, member): (&Sending, &Member)) -> Option<f64> {
         let known = self.delivered.get(&member.cookie)?;
         let has_had_time = self.now_s - known.since_s >= LEAVES_ROOM_AFTER_S;
@@ -211,7 +212,7 @@ impl EstimatedCapacity {
         })
     }
 
-    /// For how long still nothing is limited.
+    /// How long the suspension still lasts.
     fn unlimited_for_s(&self) -> Option<f64> {
         match self.control.phase {
             Phase::Suspended { until_s, .. } => Some((until_s - self.now_s).max(0.0)),
@@ -219,10 +220,10 @@ impl EstimatedCapacity {
         }
     }
 
-    /// What it does, and why. `left_s`: how long that lasts still; without it for how long in all.
+    /// The present action, with its reason. `left_s`: its remaining time; None: its whole length.
     fn says(&self, has_others: bool, found_by: &str, left_s: Option<f64>) -> String {
         if !self.may_limit() {
-            return "no other device of the group is here, so nothing is limited".to_owned();
+            return "no peer is present; not limiting".to_owned();
         }
         let control = &self.control;
         let prefer = match self.prefer {
@@ -231,40 +232,40 @@ impl EstimatedCapacity {
             Prefer::Throughput => "throughput",
         };
         let doing = match control.phase {
-            Phase::Start => "nothing waits yet".to_owned(),
-            Phase::Probe { .. } => "no packet of ours waits, so it grows".to_owned(),
+            Phase::Start => "no queue yet".to_owned(),
+            Phase::Probe { .. } => "probing: no queueing delay, so it grows".to_owned(),
             Phase::Steady => format!(
                 "target queueing delay {:.0} ms (prefer = \"{prefer}\")",
                 control.aim_s * 1e3
             ),
-            Phase::Drain { .. } => "half of it, until the queue that formed has gone".to_owned(),
+            Phase::Drain { .. } => "draining: half of it until the queue has gone".to_owned(),
             Phase::Suspended { reason, .. } if self.regaining.is_empty() => {
                 return suspended(reason, has_others, left_s);
             }
             Phase::Suspended { reason, .. } => {
                 let suspended = suspended(reason, has_others, left_s);
-                return format!("{suspended}, once a connection has again what unlimited TCP gets here");
+                return format!("{suspended} once a connection has regained the rate of unlimited TCP");
             }
         };
         let part = control.of_plain.map_or(String::new(), |part| {
             format!(
-                "; the group moves {:.0}% of what it would without limits",
+                "; the group has {:.0}% of its goodput without limits",
                 100.0 * part.min(1.0)
             )
         });
         let part = match control.knows_plain() {
             true => part,
-            false => format!("{part}; what unlimited TCP gets here was not measured"),
+            false => format!("{part}; the rate of unlimited TCP was not measured"),
         };
         let collapse = control.collapse_share().map_or(String::new(), |share| {
-            format!("; throughput fell above {:.2} Mbit/s", share / 125_000.0)
+            format!("; congestion collapse above {:.2} Mbit/s", share / 125_000.0)
         });
         let share = control.share / 125_000.0;
         format!("a share of {share:.2} Mbit/s{found_by}: {doing}{collapse}{part}")
     }
 
-    /// Who had limits goes back to what plain TCP had in flight, and no further: by slow start, which a write of the cap
-    /// lets it have. Without, it would stay at the few segments to which it had yielded, or pass what there is by far.
+    /// After a suspension a connection regains plain TCP's window, and no more: by slow start, which writing the cap
+    /// enables. Without it, it would stay at the few segments to which it had yielded, or overshoot by far.
     fn regains(&self, one: &Sending) -> Limits {
         Limits {
             cwnd: self.plain_window(one),
@@ -272,7 +273,7 @@ impl EstimatedCapacity {
         }
     }
 
-    /// What plain TCP had in flight, in segments.
+    /// Plain TCP's window, in segments.
     fn plain_window(&self, one: &Sending) -> Option<u32> {
         let window = self.control.plain_window_bytes(one.min_rtt_s);
         window.map(|bytes| whole_segments(bytes / self.segment_bytes))
@@ -280,7 +281,7 @@ impl EstimatedCapacity {
 
     fn follow_regaining(&mut self, members: &[Member], own: &[Sending]) {
         let before = std::mem::take(&mut self.regaining);
-        // A baseline has no limits of any kind.
+        // A baseline measurement has no limits of any kind.
         if matches!(
             self.control.phase,
             Phase::Suspended {
@@ -317,12 +318,12 @@ impl EstimatedCapacity {
         };
         let held_back = if part < 1.0 { 0.0 } else { HELD_BACK_SEGMENTS };
         let cwnd = rate * in_flight_s / self.segment_bytes + held_back;
-        // Never so slow that the floor of cwnd takes longer than the path.
+        // Never so slow that the floor of cwnd takes longer than the RTT.
         let least = f64::from(FLOOR_SEGMENTS) * self.segment_bytes / (min_rtt_s + self.control.aim_s);
-        // Rounded down, what peers read of it would be less than the share, and all would come down to it.
+        // Rounded down, the share that peers read from it would be too small, and all would come down to it.
         let cwnd = whole_segments(cwnd);
         let cwnd = cwnd.max(least_segments(weight * min_rtt_s / self.segment_bytes));
-        // While a queue is emptied it is the pacing rate that empties it, also where the share is small.
+        // While draining the pacing rate drains the queue, also at a small share.
         let pacing = if part < 1.0 {
             PACING * rate
         } else {
@@ -339,14 +340,14 @@ fn whole_segments(segments: f64) -> u32 {
     (segments.round() as u32).clamp(FLOOR_SEGMENTS, i32::MAX as u32 - 1)
 }
 
-/// Where others keep the access point's queue full it drops acknowledgements, and a connection with few segments in flight
-/// loses all of a round trip's: each timeout then costs seconds. The pacing rate holds it to its share all the same.
-/// Input: how many segments a rate of 1 byte/s has in flight.
+/// Where others keep the access point's queue full it drops acknowledgements, and a connection with few segments in
+/// flight loses all of an RTT's: each timeout then costs seconds. The pacing rate still limits it to its share. Input:
+/// the segments in flight at a rate of 1 byte/s.
 fn least_segments(by_rate: f64) -> u32 {
     ((LEAST_RATE * by_rate) as u32).clamp(FLOOR_SEGMENTS, INITIAL_CWND)
 }
 
-/// Why nothing is limited, and for how long.
+/// Why limits are suspended, and for how long.
 fn suspended(reason: Why, has_others: bool, left_s: Option<f64>) -> String {
     let lasts = match (left_s, reason) {
         (Some(left_s), _) => format!("another {:.0} s", left_s.ceil()),
@@ -354,19 +355,21 @@ fn suspended(reason: Why, has_others: bool, left_s: Option<f64>) -> String {
         (None, Why::Strange | Why::Others | Why::Worse) => "two minutes".to_owned(),
     };
     let because = match reason {
-        Why::Unknown => return format!("nothing is limited for {lasts}, to measure what unlimited TCP gets here"),
-        Why::Strange if has_others => "a queue stays though this device and its peers yield, as somebody else's would",
-        Why::Strange => "a queue stays though this device yields, as somebody else's would",
-        Why::Own => "a queue of which peers see less stays though this device yields",
+        Why::Unknown => return format!("not limiting for {lasts}, to measure the rate of unlimited TCP"),
+        Why::Strange if has_others => {
+            "a queue stays though this device and its peers yield, as that of a station without giveway"
+        }
+        Why::Strange => "a queue stays though this device yields, as that of a station without giveway",
+        Why::Own => "a queue stays though this device yields, and peers see less of it",
         Why::Others => {
             "a queue stays though this device yields, and most of the others have far more in flight, as without limits"
         }
-        Why::Lost => "what this device repeats is lost as well, and limits put its repair off",
+        Why::Lost => "retransmissions are lost as well, and limits delay the recovery",
         Why::Worse => {
-            "limits cost more goodput than they are worth, as beside a device without giveway that takes what is left"
+            "limits cost more goodput than they are worth, as beside a station without giveway that takes the rest"
         }
     };
-    format!("{because}: nothing is limited for {lasts}")
+    format!("{because}: not limiting for {lasts}")
 }
 
 impl SharePolicy for EstimatedCapacity {
@@ -407,8 +410,8 @@ impl SharePolicy for EstimatedCapacity {
                 .iter()
                 .map(|one| (one.share(self.control.aim_s, self.segment_bytes), one.voice)),
         );
-        // Who knows nothing, and is not told, has no limits at first; one that is set and cleared again ends slow start. What
-        // the others have just now may be the beginning of their own baseline.
+        // A new device without reports has no limits at first; setting and clearing one would end slow start. The
+        // peers' present state may be the beginning of their own baseline.
         let others = group::devices(&peers);
         let told = theirs.filter(|_| is_told(&group::demands(link), others));
         let known = Some(self.control.share).filter(|share| *share > 0.0).or(told);
@@ -425,7 +428,7 @@ impl SharePolicy for EstimatedCapacity {
             }
             let limits = self.limits(share, weight, rtt.as_secs_f64());
             Limits {
-                // Not less than without giveway: the first round trip tells nothing yet.
+                // Not less than without giveway: the first RTT shows nothing yet.
                 cwnd: limits.cwnd.map(|cwnd| cwnd.max(INITIAL_CWND)),
                 ..limits
             }
@@ -437,7 +440,7 @@ impl SharePolicy for EstimatedCapacity {
         let plural = if devices == 1 { "" } else { "s" };
         self.says(
             devices > 1,
-            &format!(", found by {devices} sending device{plural}"),
+            &format!(", estimated by {devices} sending device{plural}"),
             None,
         )
     }
@@ -489,7 +492,7 @@ impl SharePolicy for EstimatedCapacity {
     }
 }
 
-/// Of Linux (RFC 6928).
+/// Linux's initial window (RFC 6928).
 const INITIAL_CWND: u32 = 10;
 
 #[cfg(test)]

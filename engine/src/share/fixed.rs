@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Caps that depend on nothing but the number of senders and the round-trip time. Only cwnd is limited.
+//! Caps that depend only on the number of senders and the RTT. Limits cwnd alone.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use super::Limits;
 use super::{FLOOR_SEGMENTS, Link, Member, SharePolicy, Sharing};
 use crate::config::{Cap, CapPolicyName};
 
-/// No more than this part of capacity x RTT is left unused as margin. The paper's margin of 120 kB was
-/// chosen at 256 ms, where it is 19%; on a 20 ms path the same bytes would be more than everything.
+/// The largest part of capacity × RTT that the margin may take. The paper's margin of 120 kB belongs to an RTT of 256
+/// ms, where it is 19%; on a 20 ms path it would exceed the product.
 const MARGIN_LIMIT: f64 = 0.2;
 
 /// One of three rules.
@@ -79,8 +79,8 @@ impl SharePolicy for Fixed {
     }
 }
 
-/// Every sending device gets the same share of a capacity known in advance (Hirai, Yamaguchi and Oguchi,
-/// section 2.3), and divides it equally among its sending connections:
+/// Every sending device gets the same share of a configured capacity (Hirai, Yamaguchi and Oguchi, section 2.3), and
+/// divides it equally among its sending connections:
 ///
 /// ```text
 /// cap = floor((capacity x RTT - margin) / (segment x devices x connections))
@@ -89,7 +89,7 @@ pub struct EqualShare {
     pub capacity_mbit: f64,
     pub margin_bytes: u64,
     pub segment_bytes: u32,
-    /// In place of each connection's own round-trip time.
+    /// In place of each connection's RTT.
     pub fixed_rtt: Option<Duration>,
 }
 
@@ -117,11 +117,11 @@ impl EqualShare {
     }
 }
 
-/// A wired peer is microseconds away; a new connection may have no round trip yet.
+/// The RTT of a wired peer is microseconds; a new connection may have none yet.
 fn shown(rtt: Duration) -> String {
     let ms = rtt.as_secs_f64() * 1e3;
     match rtt {
-        Duration::ZERO => "a round trip not measured yet".to_owned(),
+        Duration::ZERO => "an RTT not measured yet".to_owned(),
         _ if ms < 10.0 => format!("{ms:.3} ms"),
         _ => format!("{ms:.0} ms"),
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! This device's part of the managed link: asks the policy how much each connection may have, and requests what differs.
-//! Input: flows, and the link with the others on it. Output: requests with their reasons, the table of caps for new connections,
-//! and what peers are to be told. What becomes of a request is [`crate::sockets::requests`]'s business. (The
-//! limits of rules and of `limit set` are no shares: [`crate::downlink`].)
+//! This device's part of the managed link: asks the policy for the limits of each connection, and requests those that
+//! differ. Input: flows, the link and its peers. Output: requests with their reasons, the cap table for new
+//! connections, and what to report to the peers. The outcome of a request belongs to [`crate::sockets::requests`].
+//! (Limits of rules and of `limit set` are no shares: [`crate::downlink`].)
 
 use std::time::Duration;
 
@@ -15,29 +15,29 @@ use crate::share::{Limits, Link, Member, SharePolicy, Sharing};
 use crate::sockets::flows::{Flows, Tracked};
 use crate::sockets::setting::{OF_SENDERS, Request, SettingState, Terms};
 
-/// A change of what is wanted is told at once no more often than that.
+/// A change of demand is reported at once no more often than this.
 const BETWEEN_DEMANDS: Duration = Duration::from_secs(1);
 
 /// Why a limit was cleared that a policy would have kept.
 pub(crate) const ELSEWHERE: &str = "the connection no longer leaves by the managed interface";
 
-/// The managed link as it is now, and the others on it.
+/// The managed link and the peers on it.
 #[derive(Clone, Copy)]
 pub struct Medium<'a> {
-    /// None: there is no such link.
+    /// None: there is no managed link.
     pub ifindex: Option<u32>,
     pub peers: &'a PeerGroup,
     pub queue: Option<&'a QueueCounters>,
 }
 
-/// The caps for connections yet to come by this link, by the RTT of their handshake; 0: none.
+/// The caps for new connections on this link, by handshake RTT; 0: none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CapTable {
     pub ifindex: u32,
     pub caps: Vec<u32>,
 }
 
-/// What peers are to hear of without delay.
+/// Changes to report to the peers at once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DemandChange {
     Stopped,
@@ -48,11 +48,11 @@ pub enum DemandChange {
 pub struct Limiter {
     policy: Box<dyn SharePolicy>,
     sharing: Sharing,
-    /// Connections of ours that have more to send than they may, as the peers were last told.
+    /// This device's connections that could send more than allowed, as last reported.
     wanting_told: usize,
-    /// When a change of that was last told at once.
+    /// When a change of that was last reported at once.
     demand_told: Duration,
-    /// The RTTs at which the kernel distinguishes new connections, ascending, and the last table asked for.
+    /// The RTTs at which the kernel distinguishes new connections, ascending; and the last table requested.
     rtt_resolution: Vec<Duration>,
     table: CapTable,
 }
@@ -88,17 +88,17 @@ impl Limiter {
         }
     }
 
-    /// The managed interface is another.
+    /// The managed interface is another one.
     pub fn forget(&mut self) {
         self.policy.forget();
     }
 
-    /// Whether the devices that send are others than when they were counted last.
+    /// Whether the sending devices have changed since they were last counted.
     pub fn is_outdated(&self, peers: &PeerGroup) -> bool {
         devices(peers, self.sharing.connections) != self.sharing.devices
     }
 
-    /// How many share the link now, if that is news, and what peers are to hear of it.
+    /// The senders that share the link, if that has changed, and what to report to the peers.
     pub fn count(
         &mut self,
         now: Duration,
@@ -111,7 +111,7 @@ impl Limiter {
             connections,
         };
         let before = std::mem::replace(&mut self.sharing, sharing);
-        // It takes of what starts may take of the air: seldom, and not where nobody goes by it.
+        // Such a report takes airtime like that of a start, so it is rare, and left out while no peer uses it.
         let is_time = now.saturating_sub(self.demand_told) >= BETWEEN_DEMANDS;
         let is_other = || self.policy.shares_by_demand() && is_time && wanting(flows, medium) != self.wanting_told;
         let change = match connections {
@@ -126,7 +126,7 @@ impl Limiter {
         ((sharing != before).then_some(sharing), change)
     }
 
-    /// What peers are told. What does not fit into a report is not even looked at.
+    /// The senders to report to the peers, as many as fit into a report.
     pub fn reported(&self, flows: &Flows, medium: Medium<'_>) -> Vec<Sender> {
         let demand = self.policy.demand();
         let told = senders(flows, medium).map(|tracked| describe(tracked, demand));
@@ -137,7 +137,7 @@ impl Limiter {
         self.wanting_told = wanting(flows, medium);
     }
 
-    /// Limits of those that send.
+    /// Limits for the connections that send.
     pub fn limit_senders(
         &mut self,
         now: Duration,
@@ -179,14 +179,14 @@ impl Limiter {
         requests
     }
 
-    /// Limits that are left over from busier times: of connections that no longer leave by the managed interface they
-    /// are cleared, of those that have nothing to send now they are raised to what a new one would get.
+    /// Limits left over from busier times: cleared on connections that no longer leave by the managed interface, and
+    /// raised on idle ones to what a new one would get.
     pub fn limit_idle(&self, flows: &mut Flows, medium: Medium<'_>) -> Vec<Request> {
         let link = self.link(medium);
         let newcomer = self.policy.newcomer(&link);
         let of_socket = |tracked: &mut Tracked| {
             let rtt = tracked.rtt()?;
-            // 0: no route is chosen at the moment, which is no evidence.
+            // 0: no route at the moment, which proves nothing.
             let is_elsewhere = ![Some(0), medium.ifindex].contains(&Some(tracked.flow.ifindex));
             let (limits, is_idle) = match is_elsewhere {
                 true => (Limits::default(), true),
@@ -213,7 +213,7 @@ impl Limiter {
         limited.filter_map(of_socket).collect()
     }
 
-    /// The table for connections yet to come, where it is another; `is_on`: false takes all caps back.
+    /// The cap table for new connections, if it has changed; `is_on`: false removes all caps.
     pub fn limit_new(&mut self, medium: Medium<'_>, is_on: bool) -> Option<CapTable> {
         let caps: Vec<u32> = match medium.ifindex {
             Some(_) if is_on => {
@@ -234,7 +234,7 @@ impl Limiter {
         })
     }
 
-    /// The kernel gave this connection its cap by that table.
+    /// The kernel capped this connection by the table.
     pub fn note_capped(
         &self,
         flows: &mut Flows,
@@ -251,7 +251,7 @@ impl Limiter {
         flows.note_capped(cookie, cap, self.because(reason), made)
     }
 
-    /// Of the policy as a whole.
+    /// The policy's reason as a whole.
     pub fn reason_now(&self, medium: Medium<'_>) -> Reason {
         self.reason(&self.link(medium), Duration::ZERO)
     }
@@ -272,7 +272,7 @@ fn is_other(state: &SettingState, wish: &Value) -> bool {
     state.installed != Value::default() && state.installed != *wish
 }
 
-/// What is active allows less.
+/// The active limit is lower.
 fn is_less(state: &SettingState, wish: &Value) -> bool {
     match (&state.installed, wish) {
         (Value::Unset(()), _) => false,
@@ -286,18 +286,18 @@ fn senders<'a>(flows: &'a Flows, medium: Medium<'_>) -> impl Iterator<Item = &'a
     of_link.flat_map(|ifindex| flows.senders(ifindex))
 }
 
-/// Connections of ours that have more to send than they may, of those that a report has room for.
+/// This device's connections that could send more than allowed, of those that fit into a report.
 fn wanting(flows: &Flows, medium: Medium<'_>) -> usize {
     let told = senders(flows, medium).take(MAX_SENDERS);
     told.filter(|tracked| tracked.wants_more).count()
 }
 
-/// Those that send, this one with so many connections.
+/// The sending devices, this one included if it has such connections.
 fn devices(peers: &PeerGroup, connections: u32) -> u32 {
     peers.sending_devices() as u32 + u32::from(connections > 0)
 }
 
-/// A sender as it is reported to the peers.
+/// A sender as reported to the peers.
 fn describe(tracked: &Tracked, demand: Option<f64>) -> Sender {
     let flow = &tracked.flow;
     let small = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);

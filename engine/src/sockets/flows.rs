@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The sockets of this device as the monitor shows them over time: which are senders or receivers, and what limits
-//! each of them. Input: samples and events. Output: facts; the policy is elsewhere.
+//! The sockets of this device over the monitor's polls: which send or receive, and their limits. Input: samples and
+//! events. Output: facts; the policy is elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::sockets::receiving::Receiving;
 use crate::sockets::setting::{Doubt, SettingState, shown_by};
 use crate::sockets::trace::Trace;
 
-/// A socket sends when data was queued in this many successive polls ...
+/// A socket is sending after data was queued in this many successive polls ...
 const SENDING_AFTER_POLLS: u32 = 2;
-/// ... and no longer when none was for this long, ...
+/// ... and no longer after none was queued for this long, ...
 const STOPPED_AFTER: Duration = Duration::from_secs(1);
-/// ... unless it repeats what was lost. And neither does who delivers nothing, and sends nothing again, for so long: its remote host
-/// takes nothing, or is gone.
+/// ... unless it retransmits. Nor is one that neither delivers nor retransmits for this long: its remote host takes
+/// nothing, or is gone.
 const MOVES_WITHIN: Duration = Duration::from_secs(10);
-/// A window with this much room is no longer full: by less it changes with every acknowledgement.
+/// A window with this much room is not full: smaller amounts vary with every acknowledgement.
 const SPARE_SEGMENTS: u32 = 2;
 
 /// One socket, with its history.
@@ -29,24 +29,24 @@ const SPARE_SEGMENTS: u32 = 2;
 pub struct Tracked {
     pub flow: Flow,
     pub sending: bool,
-    /// It has more to send than its window takes.
+    /// It could send more than its window.
     pub wants_more: bool,
     pub receiving: Receiving,
     pub goodput: Goodput,
     pub class: Class,
     pub judged: Judgement,
-    /// Whether a queue has it, where its device does not tell.
+    /// Whether a queue has it, if its device does not show that.
     pub trace: Trace,
-    /// What limits it, or once did.
+    /// Its present and former limits.
     pub settings: BTreeMap<Setting, SettingState>,
     queued_polls: u32,
     last_queued: Duration,
-    /// When something was last delivered, or sent again.
+    /// The latest delivery or retransmission.
     last_moved: Duration,
 }
 
 impl Tracked {
-    /// What it was last judged by: its process, its cgroup and its user.
+    /// The basis of its latest verdict: process, cgroup and user.
     pub fn known(&self) -> (Option<&Process>, &str, u32) {
         let by = self.judged.by.as_ref();
         let process = by.and_then(|by| by.process.as_deref());
@@ -72,7 +72,7 @@ impl Tracked {
     }
 
     fn observe(&mut self, now: Duration, flow: Flow) {
-        // Nagle's algorithm keeps less than a segment back, whatever the window.
+        // Nagle's algorithm holds less than a segment back, whatever the window.
         let queued_bytes = flow.unsent_bytes.saturating_add(flow.unacked_bytes);
         let fills = |segments: u32| queued_bytes >= u64::from(segments) * u64::from(flow.mss_bytes);
         self.wants_more &= fills(flow.cwnd.saturating_sub(SPARE_SEGMENTS));
@@ -115,20 +115,20 @@ impl Tracked {
         matches!(self.flow.ca_state, CaState::Recovery | CaState::Loss)
     }
 
-    /// The round-trip time that this connection's share is computed from.
+    /// The RTT from which this connection's share is computed.
     pub fn rtt(&self) -> Option<Duration> {
         let us = self.flow.min_rtt_us.unwrap_or(self.flow.srtt_us);
         (us > 0).then(|| Duration::from_micros(us.into()))
     }
 
-    /// What giveway put there; `Unset` where it put nothing.
+    /// What giveway has set; `Unset` if nothing.
     pub fn installed(&self, setting: &Setting) -> Value {
         self.settings
             .get(setting)
             .map_or(Value::default(), |state| state.installed.clone())
     }
 
-    /// For the policy; None without a round-trip time, from which shares are computed.
+    /// For the policy; None without an RTT, from which shares are computed.
     pub fn member(&self) -> Option<Member> {
         Some(Member {
             cookie: self.flow.cookie,
@@ -146,12 +146,12 @@ impl Tracked {
         })
     }
 
-    /// The settings whose values on the socket are not those that giveway thinks it left there.
+    /// The settings whose values differ from what giveway set.
     fn doubtful(&mut self) -> impl Iterator<Item = (Setting, Doubt)> {
         let shown = shown_by(&self.flow).into_iter();
         shown.filter_map(|(setting, found)| {
             let is_looked_at = match setting {
-                // Every connection has one; what counts is whether ours is still there.
+                // Every connection has one; what counts is whether giveway's is still set.
                 Setting::CongestionControl => self.installed(&setting) != Value::default(),
                 _ => found != Value::default() || self.settings.contains_key(&setting),
             };
@@ -164,26 +164,26 @@ impl Tracked {
     }
 }
 
-/// What a poll has shown.
+/// The findings of a poll.
 #[derive(Debug, Default)]
 pub struct Observed {
-    /// Settings whose values are not those that giveway thinks it left there: only the kernel knows whether another
-    /// tool has set them, or a report of giveway's own got lost.
+    /// Settings whose values differ from what giveway set: only the kernel knows whether another tool has set them, or
+    /// a report of giveway's own was lost.
     pub doubtful: Vec<(Cookie, Setting, Doubt)>,
-    /// Sockets that are no longer there.
+    /// Sockets that were closed.
     pub ended: Vec<Cookie>,
 }
 
-/// All sockets that the monitor has shown and that are still there.
+/// All sockets that the monitor has shown and that are still open.
 #[derive(Debug, Default)]
 pub struct Flows {
     tracked: BTreeMap<Cookie, Tracked>,
-    /// Those of them that send: few, where the sockets may be many.
+    /// Those that send: few, where the sockets may be many.
     sending: BTreeSet<Cookie>,
     /// And those that receive in bulk.
     receiving: BTreeSet<Cookie>,
-    /// Caps of connections that the kernel capped as they were made and no poll has shown yet; and whether they are
-    /// older than the last complete poll.
+    /// Caps of connections that the kernel capped at connect and no poll has shown yet; and whether they are older than
+    /// the last full scan.
     capped_at_connect: BTreeMap<Cookie, (u32, Reason, bool)>,
 }
 
@@ -198,7 +198,7 @@ impl Flows {
             seen.ended = gone.map(|flow| flow.cookie).collect();
             seen.ended.iter().for_each(|cookie| self.forget(*cookie));
             if protocol == Protocol::Tcp {
-                // One that opened while this poll was read is not in it.
+                // It opened while this poll was read, and is not in it.
                 self.capped_at_connect
                     .retain(|cookie, (.., old)| present.contains(cookie) || !std::mem::replace(old, true));
             }
@@ -227,7 +227,7 @@ impl Flows {
         seen
     }
 
-    /// Sockets that no poll shows any more (they have gone quiet) stop being senders by the clock.
+    /// Quiet sockets, which no poll shows, stop being senders by the clock.
     fn expire(&mut self, now: Duration) {
         let tracked = &mut self.tracked;
         self.sending.retain(|cookie| {
@@ -301,7 +301,7 @@ impl Flows {
             .filter(move |t| t.flow.ifindex == ifindex)
     }
 
-    /// Those that receive in bulk, and whose answers leave by `ifindex`.
+    /// Those that receive in bulk, and whose acknowledgements leave by `ifindex`.
     pub fn receivers(&self, ifindex: u32) -> impl Iterator<Item = &Tracked> {
         self.receiving
             .iter()

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a connection sends and receives: payload a second, over the last second. Input: samples. Output: rates.
+//! A connection's goodput: sent and received payload a second, over the last second. Input: samples. Output: rates.
 
 use std::time::Duration;
 
 use crate::model::Flow;
 use crate::rate;
 
-/// A rate is that of so much time at least ...
+/// The averaging time is at least this ...
 const OVER: Duration = Duration::from_secs(1);
-/// ... and of no more than this: a connection that is not looked at has been idle.
+/// ... and at most this: a connection that is not polled has been idle.
 const IDLE: Duration = Duration::from_secs(3);
 
 /// Mbit/s.
@@ -43,7 +43,7 @@ impl Goodput {
         if took < OVER {
             return;
         }
-        // Where a count is less than before, it is another connection's.
+        // A lower counter is another connection's.
         let mbit = |after: u64, before: u64| rate::mbit(after.saturating_sub(before)) / took.as_secs_f64();
         self.latest = match took <= IDLE {
             true => GoodputRates {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_that_of_the_last_second_in_each_direction() {
+    fn rates_cover_the_last_second_in_each_direction() {
         let goodput = goodput(&[
             (0, 0, 1_000_000),
             (500, 100_000, 1_000_000),
@@ -92,19 +92,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_looked_at_any_more_is_idle() {
+    fn a_connection_that_is_not_polled_is_idle() {
         let goodput = goodput(&[(0, 0, 0), (1_000, 125_000, 0)]);
         assert_eq!(goodput.rates(Duration::from_millis(4_001)), GoodputRates::default());
     }
 
     #[test]
-    fn a_pause_does_not_count_in_the_rate_after_it() {
+    fn a_pause_does_not_lower_the_next_rate() {
         let goodput = goodput(&[(0, 0, 0), (60_000, 0, 125_000), (61_000, 0, 375_000)]);
         assert_eq!(goodput.rates(Duration::from_millis(61_000)).download_mbit, 2.0);
     }
 
     #[test]
-    fn another_connection_of_the_same_socket_has_no_rate_below_zero() {
+    fn a_reconnected_socket_has_no_negative_rate() {
         let goodput = goodput(&[(0, 900_000, 900_000), (1_000, 0, 0)]);
         assert_eq!(goodput.rates(Duration::from_millis(1_000)), GoodputRates::default());
     }

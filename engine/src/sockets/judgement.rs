@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A flow's verdict, and what it was judged by.
+//! A flow's verdict, and its basis.
 
 use std::sync::Arc;
 
 use crate::class::{Meant, Verdict};
 use crate::model::{Flow, Process};
 
-/// A flow's verdict, and what it was judged by.
+/// A flow's verdict, and its basis.
 #[derive(Clone, Debug, Default)]
 pub struct Judgement {
     pub verdict: Verdict,
     pub by: Option<Basis>,
-    /// In which step.
+    /// The step of the verdict.
     pub at: u64,
 }
 
@@ -27,7 +27,7 @@ pub struct Basis {
 }
 
 impl Basis {
-    /// Of the process, or where that is not known, of the socket.
+    /// The process's, or if that is unknown, the socket's.
     pub fn cgroup(&self) -> &str {
         match &self.process {
             Some(process) => &process.cgroup,
@@ -43,7 +43,8 @@ impl Basis {
     }
 }
 
-/// Who has a process, not who made its socket, counts: a listener may be root's, and those that it accepts are strangers'.
+/// The user of the process counts, not the socket's creator: a listener may be root's, and the connections that it
+/// accepts others'.
 pub fn uid_of(flow: &Flow, process: Option<&Process>) -> u32 {
     process.map_or(flow.user(), |process| process.uid)
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The owners of flows. Input: flows, which name a process and a cgroup each, and what was read of those. Output: what
-//! to read next, a bounded number at a time: each cgroup once, each process again and again while it has flows. What is
-//! unknown comes first, as far as it leaves something to what is known; users take turns. Bounded: those that no flow
-//! names go at the next complete poll, then the oldest.
+//! The owners of flows. Input: flows, each with its process and cgroup, and their properties once read. Output: what to
+//! read next, a bounded number at a time: each cgroup once, each process repeatedly while it has flows. Unknown ones
+//! come first, within a share; users take turns. Bounded: entries without flows go at the next full scan, then the
+//! oldest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::turns::Turns;
 
 /// Of each kind.
 const KEPT: usize = 4096;
-/// Processes and cgroups together; each costs some reads of /proc. The rest waits for the next poll.
+/// Processes and cgroups together; each takes some reads of /proc. The rest waits for the next poll.
 const ASKED_AT_ONCE: usize = 64;
-/// Of each kind, of what is unknown.
+/// Of unknown ones of each kind.
 const UNKNOWN_AT_ONCE: usize = 24;
-/// A process may become another program, or be told to run at nice 19: it is asked about again after so long.
+/// A process may become another program, or be reniced: it is read again after this long.
 const VALID_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub struct Owners {
     cgroups: OwnerTable<u64, Arc<str>>,
 }
 
-/// What is to be read.
+/// What to read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unidentified {
     pub processes: Vec<ProcessId>,
@@ -34,7 +34,7 @@ pub struct Unidentified {
 }
 
 impl Owners {
-    /// What the flows name and nothing is known of. After a complete poll whatever is not in it is forgotten.
+    /// The unknown owners of these flows. At a full scan all others are forgotten.
     pub fn unknown(&mut self, now: Duration, flows: &[&Flow], complete: bool) -> Option<Unidentified> {
         let ids = || {
             let id = |flow: &&Flow| Some((flow.user(), flow.process()?));
@@ -52,7 +52,7 @@ impl Owners {
         (!processes.is_empty() || !cgroups.is_empty()).then_some(Unidentified { processes, cgroups })
     }
 
-    /// Whether anything is news.
+    /// Whether anything has changed.
     pub fn identified(
         &mut self,
         processes: Vec<(ProcessId, Option<Arc<Process>>)>,
@@ -79,7 +79,7 @@ struct Entry<V> {
 
 #[derive(Debug, Default)]
 struct OwnerTable<K, V> {
-    /// Asked for, answered or not.
+    /// Requested, answered or not.
     entries: BTreeMap<K, Entry<V>>,
     order: BTreeMap<u64, K>,
     asked: u64,
@@ -92,7 +92,7 @@ impl<K: Copy + Ord, V: PartialEq> OwnerTable<K, V> {
         self.order.retain(|_, key| present.contains(key));
     }
 
-    /// What is not known.
+    /// Of these, the unknown ones.
     fn ask(&mut self, now: Duration, keys: impl Iterator<Item = (u32, K)>, at_most: usize) -> Vec<K> {
         let unknown: Vec<(u32, K)> = keys.filter(|(_, key)| !self.entries.contains_key(key)).collect();
         let mut chosen = Vec::new();
@@ -100,7 +100,7 @@ impl<K: Copy + Ord, V: PartialEq> OwnerTable<K, V> {
             if chosen.len() == at_most {
                 break;
             }
-            // Several flows may name it.
+            // Several flows may have it.
             if self.entries.contains_key(&key) {
                 continue;
             }
@@ -119,7 +119,7 @@ impl<K: Copy + Ord, V: PartialEq> OwnerTable<K, V> {
         chosen
     }
 
-    /// What was asked for too long ago, of each user's the longest first.
+    /// The ones requested too long ago, each user's oldest first.
     fn ask_again(&mut self, now: Duration, keys: impl Iterator<Item = (u32, K)>, at_most: usize) -> Vec<K> {
         let Some(stale) = now.checked_sub(VALID_FOR) else {
             return Vec::new();
@@ -137,8 +137,8 @@ impl<K: Copy + Ord, V: PartialEq> OwnerTable<K, V> {
         chosen.into_iter().map(|(_, key)| key).collect()
     }
 
-    /// What was not asked for, or forgotten since, is of no use; what has ended stays what it was. Whether anything is
-    /// news.
+    /// An answer that was not requested, or is forgotten since, is ignored; what has ended keeps its properties.
+    /// Whether anything has changed.
     fn answer(&mut self, answers: Vec<(K, Option<V>)>) -> bool {
         let mut news = false;
         for (key, answer) in answers {

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a connection receives, as the monitor shows it over time: whether it does so in bulk, how fast, and how long its
-//! packets take. Input: samples. Output: facts; the policy is elsewhere.
+//! A connection's downloads over the monitor's polls: whether it receives in bulk, how fast, and its RTT. Input:
+//! samples. Output: facts; the policy is elsewhere.
 //!
-//! Nothing tells a receiver what waits at the sender, as the socket queue does at this end. What arrives does: a page or an
-//! answer is over before it counts, a download goes on.
+//! A receiver cannot see the sender's backlog, as the socket queue shows it at the sender. The received bytes
+//! distinguish the two: a page or a response ends before it counts, a download continues.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::model::Flow;
 
-/// A connection receives in bulk when so much has come within a second ...
+/// A connection receives in bulk after this much within a second ...
 const BULK_BYTES: u64 = 64 * 1024;
 const BULK_WITHIN: Duration = Duration::from_secs(1);
-/// ... and no longer when less than this came in so long: well below what four segments each round trip are.
+/// ... and no longer when less than this arrived in this time: well below four segments an RTT.
 const OVER_BYTES: u64 = 4 * 1024;
 const OVER_WITHIN: Duration = Duration::from_secs(2);
 const LONGEST_RTT_US: u32 = 5_000_000;
-/// A sender that said nothing for longer than one and a half round trips, and this, had nothing to send; the packet that comes then
-/// answers one of ours from before. The kernel counts that as a round trip, and its mean remembers it for some time.
+/// A sender silent for longer than one and a half RTTs, and this, had nothing to send; the next packet then answers an
+/// old one. The kernel counts that as an RTT, and its mean remembers it for some time.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_SHOWS: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, Default)]
 pub struct Receiving {
     is_bulk: bool,
-    /// Bytes since the connection began, each time that there were more; the first is what there was before.
+    /// Bytes since the connection began, each time that there were more; the first entry is the total before.
     arrived: VecDeque<(Duration, u64)>,
     rtt: Duration,
     min_rtt: Duration,
-    /// The latest look showed nothing new.
+    /// The latest poll showed nothing new.
     is_silent: bool,
     resumed: Option<Duration>,
 }
@@ -45,11 +45,11 @@ impl Receiving {
         if before != Some(flow.received_bytes) {
             self.arrived.push_back((now, flow.received_bytes));
         }
-        // The remote host's timestamps say it, and it may say anything.
+        // From the remote host's timestamps, which may be anything.
         if (1..=LONGEST_RTT_US).contains(&flow.receiver_rtt_us) {
             let before = self.rtt;
             self.rtt = Duration::from_micros(flow.receiver_rtt_us.into());
-            // The handshake went the same way, before there was anything to wait behind.
+            // The handshake took the same path, before there could be a queue.
             let shown = flow.min_rtt_us.filter(|us| *us > 0);
             let shown = shown.map_or(self.rtt, |us| {
                 let sent = Duration::from_micros(us.into());
@@ -75,7 +75,7 @@ impl Receiving {
             .arrived
             .back()
             .is_some_and(|(at, _)| now.saturating_sub(*at) > pause);
-        // In slow start a window comes in one piece, and how long a round trip takes may not be known yet.
+        // In slow start a window arrives in one burst, and the RTT may not be known yet.
         if self.is_silent && !is_silent && is_long && !self.rtt.is_zero() {
             self.resumed = Some(now);
         }
@@ -98,7 +98,7 @@ impl Receiving {
         self.is_bulk
     }
 
-    /// Mean and least round trip; None where no timestamps come back.
+    /// Mean and minimum RTT; None without returned timestamps.
     pub fn rtts(&self) -> Option<(Duration, Duration)> {
         (!self.rtt.is_zero()).then_some((self.rtt, self.min_rtt))
     }
@@ -108,7 +108,7 @@ impl Receiving {
         latest.saturating_sub(self.at(now.saturating_sub(within)))
     }
 
-    /// What had come by then; where that is not known, the least that is.
+    /// The bytes received by then; if unknown, the smallest known number.
     fn at(&self, then: Duration) -> u64 {
         let until_then = self.arrived.iter().rev().find(|(at, _)| *at <= then);
         until_then.or(self.arrived.front()).map_or(0, |(_, bytes)| *bytes)

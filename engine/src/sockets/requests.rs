@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What becomes of the settings that are asked for. Input: the outcome of each wish, settings that somebody else has set, and
-//! those whose values are in doubt. Output: the changes, each with the reason of its wish, and what is asked once more.
+//! The fate of requested settings. Input: the outcome of each request, settings that another tool has changed, and
+//! those with unexpected values. Output: the changes, each with the reason of its request, and what to request again.
 
 use crate::change::{Change, Reason, Setting, Subject, Value};
 use crate::model::Cookie;
 use crate::sockets::flows::{Flows, Tracked};
 use crate::sockets::setting::{Doubt, Outcome, Request, shown_by};
 
-/// What an outcome means.
+/// The meaning of an outcome.
 #[derive(Debug)]
 pub enum Conclusion {
     Nothing,
     Changed(Change),
-    /// The socket is no more.
+    /// The socket is closed.
     Gone,
 }
 
@@ -41,7 +41,7 @@ impl Flows {
             Outcome::Applied => {
                 state.unanswered = None;
                 state.installed = asked.clone();
-                // Why it was cleared is the reason of nothing that is active.
+                // The reason for clearing explains nothing that is active.
                 state.reason = match asked == Value::default() {
                     true => Reason::default(),
                     false => reason.clone(),
@@ -65,7 +65,7 @@ impl Flows {
             }
             Outcome::Failed { errno } => {
                 state.conflict = true;
-                let reason = format!("the kernel refused it ({errno}); this setting is left alone from now on");
+                let reason = format!("the kernel refused it ({errno}); not set again on this socket");
                 ((old, asked), refused(reason), false)
             }
             Outcome::Unable => {
@@ -77,7 +77,7 @@ impl Flows {
         Conclusion::Changed(change(self.get(cookie), cookie, setting, values, reason, made))
     }
 
-    /// Somebody else has set this. `rule`: by which giveway would have, where it never has.
+    /// Another tool has set this. `rule`: giveway's rule for it, if it never set it.
     pub fn report_conflict(
         &mut self,
         cookie: Cookie,
@@ -92,12 +92,12 @@ impl Flows {
         let by = std::mem::take(&mut state.reason).rule;
         let reason = Reason {
             rule: if by.is_empty() { rule.to_owned() } else { by },
-            reason: "another tool has set it; giveway leaves it alone from now on".to_owned(),
+            reason: "conflict: another tool set it, and giveway does not override it".to_owned(),
         };
         Some(change(self.get(cookie), cookie, setting, values, reason, made))
     }
 
-    /// Values were seen that giveway did not set. `otherwise`: the reason for what giveway does not know to have set.
+    /// Values were seen that giveway did not set. `otherwise`: the reason, if giveway has none.
     pub fn resolve(
         &mut self,
         doubtful: Vec<(Cookie, Setting, Doubt)>,
@@ -127,7 +127,7 @@ impl Flows {
         (changes, requests)
     }
 
-    /// Every setting of every socket goes back to what was found there.
+    /// Every setting of every socket is restored.
     pub fn suspend(&mut self, reason: &Reason) -> Vec<Request> {
         let of_socket = |tracked: &mut Tracked| {
             let installed = tracked
@@ -146,7 +146,7 @@ impl Flows {
         self.iter_mut().map(of_socket).collect()
     }
 
-    /// The kernel gave it this cap as it opened.
+    /// The kernel set this cap as it opened.
     pub fn note_capped(&mut self, cookie: Cookie, cap: u32, reason: Reason, made: bool) -> Change {
         self.capped_at_connect(cookie, cap, reason.clone());
         let values = (Value::default(), Some(cap).into());

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One setting of one socket: from what a policy wants to the value that is asked for next. Every setting goes the same way,
-//! each with its own value active, request, reason and outcome.
+//! One setting of one socket: from the policy's target to the next value to request. Every setting follows the same
+//! path, each with its own active value, request, reason and outcome.
 //!
-//! A write of the clamp sets ssthresh to the clamp as well (`bpf_setsockopt`, TCP_BPF_SNDCWND_CLAMP), so
-//! that a raised clamp lets cwnd grow by slow start up to it. Hence: no write without need, lowering at
-//! once, raising in steps.
+//! A write of the clamp sets ssthresh to the clamp as well (`bpf_setsockopt`, TCP_BPF_SNDCWND_CLAMP), so that a raised
+//! clamp lets cwnd grow by slow start up to it. Hence: no write without need, lowering at once, raising in steps.
 
 use crate::change::{Reason, Setting, Value};
 use crate::model::{Cookie, Flow};
@@ -12,20 +11,20 @@ use crate::share::Sharing;
 
 /// A raise goes to at most 5/4 of the present cap, once a poll.
 const STEP: (u32, u32) = (5, 4);
-/// A clamp this many times cwnd no longer holds it, and may go.
+/// A clamp of this multiple of cwnd no longer limits it, and may be cleared.
 const LOOSE: u32 = 2;
-/// A value that is not ours must be seen in this many successive polls: a poll may fall between the
-/// kernel's write for a new connection and the report of it.
+/// A foreign value must be seen in this many successive polls: a poll may fall between the kernel's write for a new
+/// connection and its report.
 const FOREIGN_AFTER_POLLS: u32 = 2;
 
-/// What is asked of one socket.
+/// A request about one socket.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     pub cookie: Cookie,
     pub settings: Vec<Wish>,
 }
 
-/// `Unset` restores what giveway found.
+/// `Unset` restores the original value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wish {
     pub setting: Setting,
@@ -33,32 +32,32 @@ pub struct Wish {
     pub reason: Reason,
 }
 
-/// What became of a wish.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     Applied,
-    /// The kernel repairs a loss just now; asked again in the next poll.
+    /// The kernel is in loss recovery; requested again in the next poll.
     Deferred,
-    /// The scan was given up: the value may be on the socket, or may not. The next pass that shows the socket tells.
+    /// The scan was aborted: the value may or may not be set. The next poll of the socket shows it.
     Unknown,
     /// Another tool has set this value.
     Foreign {
         found: Value,
     },
-    /// The socket is gone.
+    /// The socket is closed.
     Gone,
     /// The kernel refused, with this error.
     Failed {
         errno: String,
     },
-    /// Nothing here can set it.
+    /// No means to set it here.
     Unable,
 }
 
-/// The settings by which senders are limited.
+/// The settings that limit senders.
 pub const OF_SENDERS: [Setting; 2] = [Setting::Cap, Setting::PacingRate];
 
-/// The settings of a socket that the monitor shows.
+/// The settings that a poll shows.
 pub fn shown_by(flow: &Flow) -> [(Setting, Value); 2] {
     [
         (Setting::Cap, flow.clamp.into()),
@@ -66,35 +65,35 @@ pub fn shown_by(flow: &Flow) -> [(Setting, Value); 2] {
     ]
 }
 
-/// When a wish becomes a request.
+/// When a target becomes a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     pub sharing: Sharing,
-    /// For this sharing, a number that differs by less than one part in so many is no new wish.
+    /// With this number of senders, a number that differs by less than this fraction is no new target.
     pub settled_within: u64,
     /// True once a poll.
     pub may_raise: bool,
-    /// A cap that is to go does not first grow to `LOOSE` times cwnd: it holds nobody below what is theirs.
+    /// A cap that is to be cleared does not first grow to `LOOSE` times cwnd: it limits nothing any more.
     pub clears_at_once: bool,
 }
 
 /// One setting of one socket.
 #[derive(Clone, Debug, Default)]
 pub struct SettingState {
-    /// What giveway put there, and why.
+    /// Giveway's value, and its reason.
     pub installed: Value,
     pub reason: Reason,
-    /// What was there before, where that is known.
+    /// The original value, if known.
     pub before: Value,
-    /// Asked for and not yet answered.
+    /// Requested and not yet answered.
     pub asked: Option<(Value, Reason)>,
-    /// The kernel put the last request off: nothing is asked before a poll has shown the socket anew.
+    /// The kernel deferred the last request: nothing is requested before the next poll of the socket.
     pub deferred: bool,
-    /// Asked for in a scan that was given up: this may be on the socket.
+    /// Requested in a scan that was aborted: this may be set.
     pub unanswered: Option<(Value, Reason)>,
-    /// What the policy last wanted, and for which sharing.
+    /// The policy's latest target, and its number of senders.
     pub wanted: Option<(Sharing, Value)>,
-    /// Another tool holds this setting; giveway leaves it alone.
+    /// A conflict: another tool has set it, and giveway does not override it.
     pub conflict: bool,
     foreign_polls: u32,
 }
@@ -104,7 +103,7 @@ impl SettingState {
         !self.conflict && self.asked.is_none() && !self.deferred
     }
 
-    /// What is asked for from now on, until it is answered.
+    /// Sets the pending request, until it is answered.
     pub fn ask(&mut self, setting: &Setting, value: Value, reason: Reason) -> Wish {
         self.asked = Some((value.clone(), reason.clone()));
         Wish {
@@ -114,7 +113,7 @@ impl SettingState {
         }
     }
 
-    /// The value to ask for now, where the policy wants this.
+    /// The value to request now for this target.
     pub fn next(&mut self, setting: &Setting, terms: Terms, wanted: Value, flow: &Flow) -> Option<Value> {
         let is_cap = *setting == Setting::Cap;
         if !self.may_change() || (is_cap && !flow.ca_state.tolerates_clamp_write()) {
@@ -129,7 +128,7 @@ impl SettingState {
         }
     }
 
-    /// Whether the value on the socket has stopped being what giveway thinks that it left there.
+    /// Whether the value on the socket is no longer giveway's.
     pub fn doubt(&mut self, found: &Value) -> Option<Doubt> {
         if self.asked.is_none()
             && let Some((value, reason)) = self.unanswered.take()
@@ -146,12 +145,12 @@ impl SettingState {
     }
 }
 
-/// What a value means that giveway did not know to be on a socket.
+/// The meaning of an unexpected value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Doubt {
-    /// A scan that was given up had written it.
+    /// Written by a scan that was aborted.
     Written { before: Value },
-    /// It is another tool's, or an answer of the kernel's got lost.
+    /// Another tool's, or an answer of the kernel was lost.
     Foreign,
 }
 
@@ -163,7 +162,7 @@ pub fn segments(cap: &Value) -> Option<u32> {
     }
 }
 
-/// What to ask for, if anything: `Some(None)` clears the cap. `cwnd` is the connection's present window.
+/// The request, if any: `Some(None)` clears the cap. `cwnd` is the connection's present window.
 fn next_cap(installed: Option<u32>, wanted: Option<u32>, terms: Terms, cwnd: u32) -> Option<Option<u32>> {
     let may_raise = terms.may_raise;
     match (installed, wanted) {
@@ -177,8 +176,8 @@ fn next_cap(installed: Option<u32>, wanted: Option<u32>, terms: Terms, cwnd: u32
     }
 }
 
-/// What the policy wants, without jitter: while the same devices share the air, a number that differs by
-/// little from the last one (a minimum RTT that moved by some microseconds) is taken as the same.
+/// The policy's target without jitter: while the same devices share the medium, a number that differs little from the
+/// last one (a minimum RTT that moved by microseconds) is the same.
 fn settle(last: Option<(Sharing, Value)>, terms: Terms, wanted: Value) -> Value {
     match (last, &wanted) {
         (Some((same, Value::Number(before))), Value::Number(now))

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// Looks in a row: the first ones of a limit show less than there is.
+/// In successive polls: the first ones of a limit show less traffic than there is.
 const BYPASSES: u8 = 3;
 
 /// What admission has shown of a flow that leaves by a device without a queue.
@@ -11,21 +11,21 @@ const BYPASSES: u8 = 3;
 pub struct Trace {
     pub seen_on: Option<u32>,
     pub unseen_looks: u8,
-    /// What it had delivered at the last look.
+    /// Its delivered segments at the latest poll.
     pub delivered: u32,
     /// Since when it is not enforced, in each direction.
     pub short_since: [Option<Duration>; 2],
-    /// At so many looks in a row more of it arrived than its queue let pass.
+    /// Successive polls in which more of it arrived than its queue sent.
     pub bypasses: u8,
 }
 
 impl Trace {
-    /// What it receives does not pass the queue that it should.
+    /// Its downloads bypass their queue.
     pub fn passes_by(&self) -> bool {
         self.bypasses >= BYPASSES
     }
 
-    /// At each look at what queues have counted.
+    /// At each poll of the queues' counters.
     pub fn note_bypass(&mut self, is_one: bool) {
         self.bypasses = if is_one { self.bypasses.saturating_add(1) } else { 0 };
     }

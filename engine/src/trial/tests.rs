@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The answers hold whatever is measured, and the trial has the power that it is sized for.
+//! The answers are valid for any data, and the test has the power that it is sized for.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ fn noise(rng: &mut ChaCha8Rng) -> f64 {
 }
 
 #[test]
-fn what_holm_adjusts_is_as_in_his_paper() {
+fn holm_adjusts_as_in_the_paper() {
     let adjusted = holm(&[0.01, 0.04, 0.03, 0.005]);
     let expected = [0.03, 0.06, 0.06, 0.02];
     for (adjusted, expected) in adjusted.iter().zip(expected) {
@@ -36,13 +36,13 @@ fn what_holm_adjusts_is_as_in_his_paper() {
 }
 
 #[test]
-fn quantiles_are_those_of_the_tables() {
+fn quantiles_match_published_tables() {
     assert!((t_quantile(19, 0.975) - 2.093).abs() < 1e-3);
     assert!((t_quantile(5, 0.995) - 4.032).abs() < 1e-3);
 }
 
 #[test]
-fn what_is_always_the_same_is_no_difference_and_what_is_always_larger_is_one() {
+fn constant_data_show_no_difference_and_constantly_larger_data_do() {
     let none = one(vec![0.0; 20]);
     assert_eq!((none.verdict, none.p), (TrialVerdict::NoDifference, 1.0));
     let gain = one(vec![0.1; 20]);
@@ -52,7 +52,7 @@ fn what_is_always_the_same_is_no_difference_and_what_is_always_larger_is_one() {
 }
 
 #[test]
-fn lower_is_better_where_it_is_said() {
+fn lower_is_better_where_declared() {
     let question = Question {
         better: Better::Lower,
         ..GOODPUT
@@ -65,7 +65,7 @@ fn lower_is_better_where_it_is_said() {
 }
 
 #[test]
-fn a_trial_that_ends_when_it_has_enough_pairs_finds_what_it_was_made_for() {
+fn a_test_that_ends_with_enough_pairs_shows_the_planned_change() {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     for deviation in [0.02, 0.07, 0.15] {
         let mut found = 0;
@@ -81,7 +81,7 @@ fn a_trial_that_ends_when_it_has_enough_pairs_finds_what_it_was_made_for() {
 }
 
 #[test]
-fn a_dry_run_that_sees_all_of_the_variation_forecasts_a_trial_that_finds_it() {
+fn a_representative_dry_run_sizes_a_test_that_shows_the_change() {
     let dry: Vec<f64> = (0..2000).map(|at| if at % 2 == 0 { 0.15 } else { -0.15 }).collect();
     let pairs = pairs_for(1.1, &dry, 1).unwrap();
     let mut rng = ChaCha8Rng::seed_from_u64(9);
@@ -97,7 +97,7 @@ fn a_dry_run_that_sees_all_of_the_variation_forecasts_a_trial_that_finds_it() {
 }
 
 #[test]
-fn intervals_hold_the_truth_as_often_as_they_say() {
+fn confidence_intervals_have_their_coverage() {
     let mut rng = ChaCha8Rng::seed_from_u64(8);
     let holds = (0..2000).filter(|_| {
         let values: Vec<f64> = (0..20).map(|_| noise(&mut rng)).collect();
@@ -120,13 +120,13 @@ proptest! {
     }
 
     #[test]
-    fn what_ends_a_trial_does_not_see_which_was_better(values in vec(-0.5..0.5f64, 2..60), signs in vec(any::<bool>(), 60)) {
+    fn ending_a_test_does_not_depend_on_the_direction(values in vec(-0.5..0.5f64, 2..60), signs in vec(any::<bool>(), 60)) {
         let flipped: Vec<f64> = values.iter().zip(signs).map(|(value, flip)| if flip { -value } else { *value }).collect();
         prop_assert_eq!(is_enough(1.3, &values, 1), is_enough(1.3, &flipped, 1));
     }
 
     #[test]
-    fn the_interval_holds_the_ratio_and_more_pairs_show_less(values in vec(-1.0..1.0f64, 3..40)) {
+    fn the_interval_contains_the_ratio_and_more_pairs_detect_smaller_changes(values in vec(-1.0..1.0f64, 3..40)) {
         let finding = one(values.clone());
         let (low, ratio, high) = (finding.low.unwrap(), finding.ratio.unwrap(), finding.high.unwrap());
         prop_assert!(low <= ratio && ratio <= high);
@@ -135,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn holm_never_makes_smaller_and_keeps_the_order(p_values in vec(0.0..1.0f64, 1..8)) {
+    fn holm_never_lowers_p_and_keeps_the_order(p_values in vec(0.0..1.0f64, 1..8)) {
         let adjusted = holm(&p_values);
         for (p, q) in p_values.iter().zip(&adjusted) {
             prop_assert!(q >= p && *q <= 1.0);
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn ratios_of_anything_are_numbers(with in 0.0..1e12f64, without in 0.0..1e12f64) {
+    fn ratios_are_finite_for_any_data(with in 0.0..1e12f64, without in 0.0..1e12f64) {
         let question = Question { floor: 0.1, ..GOODPUT };
         let of = |with, without| question.differences(&[Pair { with, without }]);
         prop_assert_eq!(of(with, without).len(), 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The world around the engines: virtual time, an air that loses and reorders, and sockets that do what the
-//! kernel does with a clamp. Deterministic by seed.
+//! The environment of the engines: virtual time, a medium that loses and reorders, and sockets with the kernel's
+//! behaviour for clamps. Deterministic by seed.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -26,12 +26,12 @@ const PASS: Duration = Duration::from_millis(100);
 const IFINDEX: u32 = 2;
 const KEY: &str = "giveway-key-1:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
-/// What the air does to a copy of a report.
+/// The fate of a copy of a report.
 #[derive(Clone, Copy)]
 pub struct Air {
-    /// The chance that one receiver misses it.
+    /// The probability that one receiver misses it.
     pub loss: f64,
-    /// The chance that it is overtaken by the next one.
+    /// The probability that the next one overtakes it.
     pub reorder: f64,
     pub delay: Duration,
 }
@@ -52,7 +52,7 @@ struct Device {
     ahead: Duration,
     next_poll: Duration,
     sockets: BTreeMap<Cookie, Flow>,
-    /// What the kernel remembers of giveway's writes.
+    /// The clamps that giveway wrote, as the kernel part stores them.
     written: BTreeMap<Cookie, Option<u32>>,
     has_key: bool,
     expired: u64,
@@ -63,7 +63,7 @@ pub struct World {
     rng: ChaCha20Rng,
     air: Air,
     devices: Vec<Device>,
-    /// By time of arrival and a number that keeps them apart.
+    /// By time of arrival and a unique number.
     flying: BTreeMap<(Duration, u64), (usize, usize, Vec<u8>)>,
     sent: u64,
     next_cookie: u64,
@@ -95,14 +95,14 @@ impl World {
         world
     }
 
-    /// A new daemon on the device, with no memory of an earlier one.
+    /// A new daemon on the device, without any state.
     pub fn restart(&mut self, index: usize) {
         let mut seed = [0; 32];
         self.rng.fill_bytes(&mut seed);
         self.restart_with(index, seed);
     }
 
-    /// The machines are copies of one, of the moment in which its daemon had started.
+    /// The machines are clones of one, from the moment when its daemon had started.
     pub fn copy_of_one(&mut self, indices: &[usize]) {
         indices.iter().for_each(|index| self.restart_with(*index, [7; 32]));
     }
@@ -132,7 +132,7 @@ impl World {
         self.step(index, Input::Interface(Some(interface)));
     }
 
-    /// The device leaves without a word, its connections with it.
+    /// The device disappears without a last report, its connections with it.
     pub fn kill(&mut self, index: usize) {
         self.devices[index].engine = None;
         self.devices[index].sockets.clear();
@@ -147,7 +147,7 @@ impl World {
         self.devices[index].ahead += by;
     }
 
-    /// Undoes what it jumped forwards.
+    /// Reverts its jump forwards.
     pub fn jump_clock_back(&mut self, index: usize) {
         self.devices[index].ahead = Duration::ZERO;
     }
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// From now on the air is perfect.
+    /// From now on the medium is perfect.
     pub fn calm(&mut self) {
         self.air = Air::default();
     }
@@ -207,7 +207,7 @@ impl World {
                 Event::Poll(index) => {
                     self.devices[index].next_poll += PASS;
                     let sockets = self.devices[index].sockets.values_mut();
-                    // Who delivers nothing for long does not send.
+                    // A connection without deliveries for long counts as not sending.
                     let moved = sockets.map(|socket| {
                         socket.delivered_segments += 1;
                         socket.clone()
@@ -282,7 +282,7 @@ impl World {
         }
     }
 
-    /// What goes to one device is repeated until it is acknowledged, up to seven times.
+    /// Unicast is repeated until it is acknowledged, up to seven times.
     fn send(&mut self, from: usize, report: &Outgoing) {
         let attempts = if report.to.is_some() { 7 } else { 1 };
         let meant = |to: &usize| *to != from && report.to.is_none_or(|one| address(*to) == one);
@@ -354,7 +354,7 @@ enum Event {
 }
 
 impl Device {
-    /// What the kernel side does: no write while a loss is repaired, none over another tool's.
+    /// The kernel's behaviour: no write during loss recovery, none over another tool's.
     fn cap(&mut self, cookie: Cookie, cap: Option<u32>) -> Outcome {
         match self.sockets.get_mut(&cookie) {
             None => Outcome::Gone,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the program under test answers: the only file that knows giveway's JSON, by the engine's own types. Everything
-//! else of the lab asks the functions here.
+//! Reads the answers of the program under test: the only file that knows giveway's JSON, by the engine's own types. The
+//! rest of the lab calls the functions here.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::namespace::Namespace;
 use crate::process::run;
 use crate::traffic::realtime::monotonic_ns;
 
-/// With every poll, or with htb each second.
+/// With every poll, or under htb each second.
 const COUNTED_WITHIN: Duration = Duration::from_secs(10);
 
 const DRY_REVERT: &[&str] = &["revert", "--dry-run", "--json"];
@@ -38,7 +38,7 @@ struct DryRevert {
     failed: Vec<String>,
 }
 
-/// What `giveway record` says of caps and peers, at times of CLOCK_MONOTONIC.
+/// The events of caps and peers in a file of `giveway record`, at times of CLOCK_MONOTONIC.
 #[derive(Debug, Default)]
 pub struct Recorded {
     pub caps: Vec<CapChange>,
@@ -46,7 +46,7 @@ pub struct Recorded {
     pub expired: Vec<(u64, String)>,
 }
 
-/// A cap came into force on a socket; `None`: the socket has none any more.
+/// A cap became active on a socket; `None`: the socket has none any more.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CapChange {
     pub t_ns: u64,
@@ -54,7 +54,7 @@ pub struct CapChange {
     pub cap: Option<u64>,
 }
 
-/// What `giveway` with these words says; an exit other than 0 is an error.
+/// The output of `giveway` with these arguments; an exit other than 0 is an error.
 pub fn ask(at: &Namespace, words: &[&str]) -> Result<Vec<u8>> {
     let mut command = at.command(binary()?)?;
     command.args(words);
@@ -83,8 +83,8 @@ pub fn queue_counters(at: &Namespace) -> Result<QueueCounters> {
     })
 }
 
-/// Caps of the sockets that send, as the kernel has them; one that has none, or another than giveway says, counts
-/// as 0, which no bound accepts.
+/// Caps of the sending sockets, as the kernel has them; a socket without one, or with another than giveway reports,
+/// counts as 0, which no bound accepts.
 pub fn active_caps(status: &Status) -> Vec<u64> {
     let senders = status.network.flows.iter().filter(|flow| flow.sender);
     let cap = |flow: &FlowView| flow.flow.clamp.filter(|_| flow.flow.clamp == flow.cap).unwrap_or(0);
@@ -115,8 +115,8 @@ pub fn is_demotion(change: &Change) -> bool {
     matches!(&change.new, Value::Text(policy) if policy.starts_with("OTHER"))
 }
 
-/// How often giveway has given handlers of requests their priority, and how many parts of real time do not work; the whole
-/// answer goes to `file`.
+/// How often giveway has raised handlers of requests, and its number of real-time warnings; the whole answer goes to
+/// `file`.
 pub fn raises(at: &Namespace, file: &Path) -> Result<(u64, usize)> {
     let words = ["status", "--json"];
     let said = ask(at, &words)?;
@@ -127,13 +127,13 @@ pub fn raises(at: &Namespace, file: &Path) -> Result<(u64, usize)> {
     Ok((threads.map(|thread| thread.raises).sum(), priority.warnings.len()))
 }
 
-/// How many capped sockets `giveway revert` would find, changing none.
+/// The number of capped sockets that `giveway revert` would find, changing none.
 pub fn caps_found(at: &Namespace) -> Result<usize> {
     let found = answer::<DryRevert>(at, DRY_REVERT)?.found;
     Ok(found.iter().filter(|line| line.contains("cwnd clamp")).count())
 }
 
-/// What else it would find, or fail to look for.
+/// What else it would find, or fail to check.
 pub fn others_found(at: &Namespace) -> Result<Vec<String>> {
     let DryRevert { found, failed, .. } = answer(at, DRY_REVERT)?;
     Ok([found, failed].concat())
@@ -143,12 +143,12 @@ pub fn revert(at: &Namespace) -> Result<()> {
     ask(at, &["revert"]).map(drop)
 }
 
-/// It has read the files of its rules again.
+/// Makes the daemon read its rules again.
 pub fn reload(at: &Namespace) -> Result<()> {
     ask(at, &["reload"]).map(drop)
 }
 
-/// What this process sends and receives, with its children; `None`: it has no limit by hand any more.
+/// Limits a process and its children in both directions; `None`: removes the limit.
 pub fn limit_by_hand(at: &Namespace, pid: i32, kbit: Option<u64>) -> Result<()> {
     let pid = pid.to_string();
     let said = match kbit {
@@ -160,7 +160,7 @@ pub fn limit_by_hand(at: &Namespace, pid: i32, kbit: Option<u64>) -> Result<()> 
 
 /// The caps and silent peers of a file of `giveway record`.
 pub fn parse_record(text: &str) -> Result<Recorded> {
-    // A line that a daemon was killed over has no end.
+    // A daemon that was killed leaves an incomplete last line.
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let mut recorded = Recorded::default();
     for line in whole.skip(1) {
@@ -176,7 +176,7 @@ pub fn parse_record(text: &str) -> Result<Recorded> {
     Ok(recorded)
 }
 
-/// None where it is no cap, or was not made.
+/// None if it is no change of a cap, or was not made.
 fn cap_change(t_ns: u64, change: &Change) -> Option<CapChange> {
     let Subject::Socket { cookie } = change.subject else {
         return None;

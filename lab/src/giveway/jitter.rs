@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `giveway jitter` and its loads.
-//! Input: how often timers are to wake up. Output: its answer, as far as the lab asks; loads that end when they are
-//! dropped.
+//! `giveway jitter` and its loads. Input: the timers' period. Output: the parts of its answer that the lab uses; loads
+//! that end when they are dropped.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,9 +13,9 @@ use crate::histogram::Histogram;
 use crate::namespace::Namespace;
 use crate::process::{Process, run};
 
-/// How `jitter` starts, and `jitter-load` does not.
+/// The beginning of `jitter`'s command line, which `jitter-load`'s does not share.
 pub const COMMAND_LINE: &str = "*jitter --period *";
-/// What ends a load that nobody ended.
+/// Ends a load that nobody ended.
 const LOAD_LIMIT_S: u32 = 600;
 
 pub struct Timers {
@@ -26,13 +25,13 @@ pub struct Timers {
     /// Of all threads together.
     pub wakeups: u64,
     pub loads: &'static [&'static str],
-    /// Find out what made the worst late; that costs a little itself.
+    /// Find the causes of the latest wake-ups; that costs a little itself.
     pub causes: bool,
     /// The measuring threads take this priority themselves.
     pub fifo: Option<u64>,
 }
 
-/// What `giveway jitter --json` says, as far as the lab asks.
+/// The fields of `giveway jitter --json` that the lab uses.
 #[derive(Deserialize)]
 pub struct JitterReport {
     pub policy_at_end: Vec<String>,
@@ -42,7 +41,7 @@ pub struct JitterReport {
 }
 
 impl JitterReport {
-    /// How many of the threads had real-time priority in the end.
+    /// How many threads had real-time priority in the end.
     pub fn with_priority(&self) -> usize {
         let has = |policy: &&String| ["fifo", "rr", "deadline"].contains(&policy.as_str());
         self.policy_at_end.iter().filter(has).count()
@@ -78,7 +77,7 @@ pub fn measure(place: &Namespace, timers: &Timers, kept: &Path) -> Result<Jitter
     serde_json::from_slice(&said).context("the answer of `giveway jitter --json` is not readable")
 }
 
-/// A load beside which something else measures.
+/// A load for another measurement.
 pub fn start_load(place: &Namespace, kind: &str) -> Result<Process> {
     let mut command: Command = place.command(binary()?)?;
     command.args(["jitter-load", kind, "--seconds", &LOAD_LIMIT_S.to_string()]);

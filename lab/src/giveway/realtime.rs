@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Real-time rules of the program under test.
-//! Input: executables that are to have priority. Output: a daemon with a rule for each.
+//! Real-time rules of the program under test. Input: executables that are to have priority. Output: a daemon with a
+//! rule for each.
 
 use std::path::Path;
 
@@ -18,8 +18,8 @@ pub fn rule(exe: &Path) -> Value {
     json!({"exe": exe, "policy": "fifo", "priority": PRIORITY})
 }
 
-/// Gives back a daemon in a place without any interface, once it answers.
+/// Starts a daemon without any interface, and waits until it answers.
 pub fn start_daemon(place: &Namespace, rules: &[Value], raw: &Path, label: &str) -> Result<Daemon> {
-    let configuration = json!({"cap": {"policy": "none"}, "realtime": rules});
+    let configuration = json!({"cap": {"policy": "none"}, "priority": rules});
     Daemon::raise_with(&[], place, &configuration, &raw.join(label))
 }

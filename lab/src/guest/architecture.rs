@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What kind of processor the emulated machine has.
-//! Input: a name. Output: what Debian, QEMU and compilers call it.
+//! The processor of the emulated machine. Input: a name. Output: its names in Debian, QEMU and compilers.
 
 use std::path::PathBuf;
 

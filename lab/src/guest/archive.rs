@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A file tree as the kernel unpacks it: the "newc" form of cpio (the kernel's
-//! Documentation/driver-api/early-userspace/buffer-format.rst).
-//! Input: files, links and folders in any order. Output: bytes that depend on nothing else; no clock, no inode and no
-//! owner of this machine shows in them. Archives may follow one another in one initrd.
+//! Documentation/driver-api/early-userspace/buffer-format.rst). Input: files, links and folders in any order. Output:
+//! bytes that depend on nothing else; no clock, inode or owner of this machine shows in them. Archives may follow one
+//! another in one initrd.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use cpio::newc::{Builder, trailer};
 
 pub const FOLDER: u32 = 0o040_755;
-/// To what its content says.
+/// A link to the path in its content.
 pub const LINK: u32 = 0o120_777;
 pub const FILE: u32 = 0o100_644;
 pub const PROGRAM: u32 = 0o100_755;

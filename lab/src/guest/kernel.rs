@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A kernel that Debian builds: the newest 7.x of its stable release's backports, or the one of the release itself.
-//! Input: the machine's own apt, for the mirror and the checksums. Output: a cached kernel image and the modules that
-//! the lab loads, as an initrd archive. Installs nothing; apt's own lists and settings stay as they are.
+//! A kernel built by Debian: the newest 7.x of its stable release's backports, or the release's own. Input: the
+//! machine's apt, for the mirror and the checksums. Output: a cached kernel image and the modules that the lab loads,
+//! as an initrd archive. Installs nothing; apt's own lists and settings stay unchanged.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,9 +17,9 @@ use crate::process::run;
 
 /// What the indexes are signed with.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// How what a packer made begins, and the program that unpacks it.
+/// The magic bytes of compressed files, and the program that unpacks them.
 const PACKERS: [(&[u8], &str); 2] = [(&[0x28, 0xb5, 0x2f, 0xfd], "zstd"), (&[0x1f, 0x8b], "gzip")];
-/// How long the newest kernel is authenticated to be the newest.
+/// How long the cached kernel counts as the newest.
 const AUTHENTICATED: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, ValueEnum)]
@@ -54,7 +54,7 @@ impl Kernel {
     }
 }
 
-/// The newest kernel, from the cache where it was looked up within a day. GIVEWAY_LAB_KERNEL asks for the newest whose
+/// The newest kernel, from the cache if it was checked within a day. GIVEWAY_LAB_KERNEL asks for the newest whose
 /// version begins so, for instance `7.2`; a release has only its own.
 pub fn newest(flavour: Flavour, architecture: Architecture, cache: &Path) -> Result<Kernel> {
     let wanted = match flavour {
@@ -100,7 +100,7 @@ impl Kernel {
 }
 
 impl Flavour {
-    /// How the names of its packages end.
+    /// The suffix of its packages' names.
     fn suffix(self, architecture: Architecture) -> String {
         match self {
             Flavour::Stock | Flavour::Debian13 => architecture.debian().into(),
@@ -115,7 +115,7 @@ impl Flavour {
         }
     }
 
-    /// How the names of its packages begin; the first one's has the kernel itself. In a release's they are one.
+    /// The prefixes of its packages' names; the first has the kernel itself. In a release they are one package.
     fn packages(self) -> &'static [&'static str] {
         match self {
             Flavour::Stock | Flavour::Realtime => &["linux-binary-", "linux-modules-"],
@@ -168,8 +168,8 @@ fn fetch(flavour: Flavour, architecture: Architecture, wanted: &str, cache: &Pat
     Ok(kernel)
 }
 
-/// An unpacked image spares the emulator two of ten seconds: it need not emulate the kernel unpacking itself. On amd64 it
-/// is an ELF file, which QEMU starts by its PVH entry. One that is packed otherwise is left as it is.
+/// An unpacked image saves the emulator two of ten seconds of unpacking. On amd64 it is an ELF file, which QEMU starts
+/// by its PVH entry. An image in another format stays as it is.
 fn unpack_image(packed: &Path, image: &Path) -> Result<()> {
     let bytes = fs::read(packed).context("cannot read the kernel")?;
     let payload = payload(&bytes).and_then(|payload| {
@@ -204,7 +204,7 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
     image.get(from..to)
 }
 
-/// apt with a source and a state of its own.
+/// apt with its own source and state.
 struct Apt {
     suite: &'static str,
     options: Vec<String>,
@@ -228,7 +228,7 @@ impl Apt {
                 format!("Dir::State::Lists={}", state.join("lists").display()),
                 "Dir::Cache::pkgcache=".into(),
                 "Dir::Cache::srcpkgcache=".into(),
-                // The cache may be where only root can write.
+                // Only root may be able to write to the cache.
                 "APT::Sandbox::User=root".into(),
                 "APT::Update::Post-Invoke-Success::=true".into(),
             ]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether a kernel complained.
-//! Input: its log, as `dmesg` prints it. Output: the lines that say that something is wrong with the kernel itself.
+//! Finds complaints in a kernel's log. Input: the log, as `dmesg` prints it. Output: the lines about a fault of the
+//! kernel itself.
 
-/// How a kernel says that it is at fault, or that something was lost.
+/// How a kernel reports a fault of its own, or a loss.
 const COMPLAINTS: &[&str] = &[
     "WARNING: ",
     "BUG: ",

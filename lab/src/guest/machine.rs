@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The emulated machine: QEMU without hardware virtualisation, so that it runs anywhere and in virtual time.
-//! Input: a kernel, an initrd, how many CPUs and whose clock. Output: a running QEMU, with three streams from the
-//! guest.
+//! The emulated machine: QEMU without hardware virtualisation, so that it runs anywhere and in virtual time. Input: a
+//! kernel, an initrd, the number of CPUs and the clock. Output: a running QEMU, with three streams from the guest.
 
 use std::fs::File;
 use std::io;
@@ -30,7 +29,7 @@ pub struct QemuMachine {
 }
 
 impl QemuMachine {
-    /// What QEMU itself has to say, and the guest's console, goes into `log`.
+    /// QEMU's own messages and the guest's console go to `log`.
     pub fn start(guest: &Guest, image: &Path, initrd: &Path, log: &Path) -> Result<Self> {
         let (stdout, its_stdout) = stream()?;
         let (stderr, its_stderr) = stream()?;
@@ -84,12 +83,12 @@ fn clock_options(guest: &Guest) -> Vec<String> {
     let cpu = match (guest.architecture, guest.clock) {
         (Architecture::Amd64, Clock::Real) => "max",
         (Architecture::Amd64, Clock::Virtual) => "max,-rdrand,-rdseed",
-        // Without random numbers of its own, and without pointer authentication, which takes the emulator long.
+        // Without its own random numbers, and without pointer authentication, which is slow to emulate.
         (Architecture::Arm64, _) => "cortex-a72",
     };
     let words = match guest.clock {
-        // With a thread for each CPU, QEMU 7.2 had one run into a breakpoint that another had just taken out of the
-        // kernel's text, as it does when a tracepoint or a static key changes: the kernel dies of an int3.
+        // With a thread per CPU, QEMU 7.2 may hit a breakpoint that another CPU has just removed from the kernel's
+        // text, as happens when a tracepoint or a static key changes: the kernel dies of an int3.
         Clock::Real => format!("-accel tcg,thread=single -cpu {cpu}"),
         Clock::Virtual => {
             format!("-accel tcg -icount shift=0,sleep=off -cpu {cpu} -rtc clock=vm,base={EPOCH} -seed 1")

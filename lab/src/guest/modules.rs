@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The modules that the lab loads, out of the thousands that a kernel comes with.
-//! Input: the modules' folder of a kernel's unpacked package. Output: an initrd archive with the chosen ones and all that they depend on,
-//! uncompressed, and the index that modprobe and the kernel's autoload read.
+//! The modules that the lab loads, out of the thousands of a kernel. Input: the modules' folder of a kernel's unpacked
+//! package. Output: an initrd archive with the chosen ones and their dependencies, uncompressed, and the index that
+//! modprobe and the kernel's autoload read.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -43,7 +43,7 @@ const CHOSEN: &[&str] = &[
     "drivers/virtio/virtio_pci",
 ];
 
-/// Of the archive: another one when others are chosen, so that no cache lacks one.
+/// Its hash changes with the choice, so that no cached archive lacks a module.
 pub fn file_name() -> String {
     let mut chosen = DefaultHasher::new();
     CHOSEN.hash(&mut chosen);
@@ -62,7 +62,7 @@ pub fn pack(root: &Path, release: &str, archive: &Path) -> Result<()> {
     tree.write(BufWriter::new(file)).context("cannot write the modules")
 }
 
-/// Every module of the kernel: where it is, by its name as `depends` spells it.
+/// Every module of the kernel: its path, by its name as `depends` spells it.
 struct Modules {
     root: PathBuf,
     by_name: BTreeMap<String, String>,
@@ -121,7 +121,7 @@ fn name(path: &str) -> String {
     file.split(".ko").next().unwrap_or(file).replace('-', "_")
 }
 
-/// What a module's own information says that it needs.
+/// The dependencies stated in a module.
 fn depends(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When a kernel may take a processor away from what runs in it.
-//! Input: a model by the kernel's own word for it. Output: the same word for its command line, and the model that the
-//! kernel of this machine says is active.
+//! The preemption model of a kernel. Input: a model by the kernel's own word for it. Output: the same word for its
+//! command line, and the model that this machine's kernel reports as active.
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use strum::Display;
 
-/// `(full)` among the models that this kernel can do.
+/// `(full)` among the models that this kernel offers.
 const INSTALLED: &str = "/sys/kernel/debug/sched/preempt";
 
 #[derive(Clone, Copy, Debug, Display, Eq, Hash, PartialEq, ValueEnum)]

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The guest's file system: busybox, this build's own binaries, the programs that the lab runs with their libraries,
-//! and the command.
-//! Input: what is installed here, or was unpacked for another architecture. Output: a file tree. Nothing of this machine's
-//! configuration but iproute2's names.
+//! and the command. Input: what is installed here, or was unpacked for another architecture. Output: a file tree. Of
+//! this machine's configuration it has only iproute2's names.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,12 +16,12 @@ use super::source::{MERGED, ProgramSource, find, merged};
 use crate::process::run;
 
 const INIT: &str = include_str!("init.sh");
-/// As installed here. The shell and what starts other programs are among them because busybox's own would start
-/// busybox's `ip` and `tc`, whatever the path says.
+/// As installed here. The shell and other launchers are included because busybox's own would start busybox's `ip` and
+/// `tc`, whatever the path says.
 const PROGRAMS: &[&str] = &[
     "chrt", "dash", "env", "ethtool", "ip", "iperf3", "nice", "ss", "sysctl", "taskset", "tc", "timeout",
 ];
-/// Loaded by name at run time, so that no list of libraries names it: `pthread_cancel` needs it.
+/// Loaded by name at run time, so no list of libraries has it: `pthread_cancel` needs it.
 const LIBRARY_BY_NAME: &str = "libgcc_s.so.1";
 const MOUNT_POINTS: &[&str] = &["proc", "sys", "dev", "run", "tmp", "root", "out", "etc"];
 
@@ -61,7 +60,7 @@ pub fn tree(command: &[OsString], added: &[PathBuf], source: &ProgramSource) -> 
     Ok(tree)
 }
 
-/// A line that a shell reads back as these very words.
+/// A line that a shell parses back into these words.
 fn shell_line(words: &[OsString]) -> Vec<u8> {
     let mut line = b"exec".to_vec();
     for word in words {
@@ -116,7 +115,7 @@ fn add_busybox(tree: &mut FileTree, source: &ProgramSource) -> Result<()> {
         source.libraries(&busybox)?.is_empty(),
         "`busybox` is not the static one: apt-get install busybox-static"
     );
-    // Of another architecture's busybox this one's list is authenticated: it is the same source.
+    // For another architecture's busybox this one's list is used: it is the same source.
     let mut list = Command::new(find("busybox")?);
     list.arg("--list");
     let applets = run(list)?.stdout;
@@ -127,7 +126,7 @@ fn add_busybox(tree: &mut FileTree, source: &ProgramSource) -> Result<()> {
             tree.add(&path, LINK, "busybox");
         }
     }
-    // Where the kernel looks for it when it misses a module.
+    // The kernel runs it when it misses a module.
     tree.add("usr/sbin/modprobe", LINK, "../bin/busybox");
     Ok(())
 }
@@ -157,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_reach_the_guest_as_they_are() {
+    fn shell_line_preserves_words() {
         let words = ["echo", "it's $HOME", "", "a\nb"].map(OsString::from);
         let line = shell_line(&words);
         let said = Command::new("sh")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where a guest's programs come from: this machine, or for another architecture Debian's packages and a build for it.
+//! The source of a guest's programs: this machine, or for another architecture Debian's packages and a build for it.
 //! Input: names of programs. Output: their files, and the libraries that they need. Installs nothing.
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use super::kernel::mirror;
 use crate::giveway;
 use crate::process::run;
 
-/// Of the release that compiles for it here: its C library is the one that programs of this build were linked to.
+/// The release that compiles for it here: its C library is the one that this build's programs were linked to.
 const SUITE: &str = "bookworm";
 const PACKAGES: &str = "bash,busybox-static,coreutils,dash,ethtool,iperf3,iproute2,libgcc-s1,procps,util-linux";
 const GNU: &str = "aarch64-linux-gnu";
@@ -70,7 +70,7 @@ impl ProgramSource {
         found.with_context(|| format!("{} has no `{program}`", root.display()))
     }
 
-    /// A program that was asked for by its path or, where it is the guest's own, by its name.
+    /// A requested program, by its path or, in the guest's own root, by its name.
     pub fn asked_for(&self, program: &Path) -> Result<PathBuf> {
         match program.to_str() {
             Some(name) if !name.contains('/') && !program.exists() => self.find(name),
@@ -87,7 +87,7 @@ impl ProgramSource {
         Ok([("giveway-lab", lab), ("giveway", daemon)])
     }
 
-    /// Every library that the program names, and what those name; what loads them too.
+    /// Every library that the program names, their own libraries, and the loader.
     pub fn libraries(&self, program: &Path) -> Result<Vec<Placed>> {
         match self {
             Self::Here => libraries_here(program),
@@ -105,7 +105,7 @@ pub fn find(program: &str) -> Result<PathBuf> {
     found.with_context(|| format!("`{program}` is missing, which the guest needs: packaging/need installs it"))
 }
 
-/// Where a file of `/lib` or `/bin` really is.
+/// The real place of a file of `/lib` or `/bin`.
 pub fn merged(path: &str) -> String {
     let top = path.split('/').next().unwrap_or(path);
     if MERGED.contains(&top) {
@@ -134,7 +134,7 @@ fn libraries_here(program: &Path) -> Result<Vec<Placed>> {
     Ok(said.lines().filter(is_library).filter_map(path).collect())
 }
 
-/// Nothing here can load them, so what they say is read.
+/// Nothing here can load them, so their headers are read.
 fn libraries_below(root: &Path, program: &Path) -> Result<Vec<Placed>> {
     let mut open = vec![program.to_owned()];
     let mut known = BTreeSet::new();

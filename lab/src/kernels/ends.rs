@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The two ends of the traffic that capabilities are tried on. The role `kernels-near`, on the device: two uploads, a
-//! download, and datagrams, each when it is told so. The role `kernels-far` takes and gives, and counts how the datagrams
-//! were marked.
+//! The two ends of the traffic that capabilities are tested on. The role `kernels-near`, on the device: two uploads, a
+//! download, and datagrams, each on request. The role `kernels-far` receives and sends, and counts the marks of the
+//! datagrams.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -31,7 +31,7 @@ const CHUNK: [u8; 16 * 1024] = [7; 16 * 1024];
 const BYTES: usize = 200;
 const AMPLE_NS: u64 = 200_000_000;
 
-/// The role `kernels-near`; it is told the remote host's address.
+/// The role `kernels-near`; its description is the remote host's address.
 pub fn run_near(description: &str) -> Result<()> {
     let far: String = serde_json::from_str(description)?;
     let connect = |port| {
@@ -61,12 +61,12 @@ pub fn run_near(description: &str) -> Result<()> {
     })
 }
 
-/// Machines differ in what they choose by themselves.
+/// Machines have different defaults.
 fn choose_cubic(connection: &TcpStream) -> Result<()> {
     setsockopt(connection, sockopt::TcpCongestion, &"cubic".into()).context("cannot choose CUBIC")
 }
 
-/// A connection that sends without end while it is told to.
+/// A connection that sends without end while switched on.
 struct Upload(Arc<AtomicBool>);
 
 impl Upload {
@@ -99,7 +99,7 @@ fn send_datagrams(far: &str) -> Result<()> {
     Ok(())
 }
 
-/// What comes of a packet that is due so soon.
+/// Whether a packet with this deadline is refused.
 fn is_refused(far: &str, after_ns: u64) -> Result<bool> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect((far, DEADLINE))?;
@@ -133,7 +133,7 @@ pub fn run_far(_description: &str) -> Result<()> {
     let _taken = [MARKED, DEADLINE].map(|port| UdpSocket::bind(("0.0.0.0", port)));
     let counts = Arc::new(Mutex::new(BTreeMap::<u8, u32>::new()));
     let counted = counts.clone();
-    // It shows the header of what comes.
+    // It shows the packets' headers.
     let mut packets = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::UDP)).context("cannot see packets whole")?;
     std::thread::spawn(move || {
         let mut packet = [0; 2_048];
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_datagrams_mark_is_read_where_its_port_is_the_one_asked_for() {
+    fn tos_is_read_only_for_the_requested_port() {
         let mut packet = [0; 28];
         packet[0] = 0x45;
         packet[1] = 4;

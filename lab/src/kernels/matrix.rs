@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The table of capabilities and machines.
-//! Input: what each machine left. Output: text, Markdown and JSON. Judges nothing.
+//! The table of capabilities and machines. Input: the reports of the machines. Output: text, Markdown and JSON. Judges
+//! nothing.
 
 use std::fmt::Write as _;
 
@@ -65,7 +65,7 @@ pub fn table(rows: &[MatrixRow]) -> String {
     text
 }
 
-/// The table, and for each cell what it ran and what came of it.
+/// The table, and for each cell its commands and its result.
 pub fn markdown(rows: &[MatrixRow]) -> String {
     let mut text = String::from("# Which capability works on which kernel\n\n");
     text += &table(rows);
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_that_did_not_run_has_its_column_all_the_same() {
+    fn machine_without_report_keeps_its_column() {
         let capability = PROBES[0].capability;
         let report = MachineReport {
             release: "6.12.1".into(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One small, real trial of each capability, by the real daemon on real connections and processes. What `ss`, `tc` and
-//! the scheduler say afterwards decides; what giveway says of itself is only waited for.
-//! Input: the stage. Output: for each capability whether it worked here, and what was measured.
+//! One small, real test of each capability, by the real daemon on real connections and processes. `ss`, `tc` and the
+//! scheduler decide; giveway's own status is only waited for. Input: the testbed. Output: for each capability whether
+//! it worked here, and what was measured.
 
 use std::time::{Duration, Instant};
 
@@ -19,11 +19,11 @@ use crate::giveway::{Daemon, answers};
 use crate::interrupt::{check, wait_for, wait_until};
 use crate::scheduling::{is_fully_nice, is_realtime};
 
-/// For what a poll or a scan over sockets brings about, in an emulated machine.
+/// For the effect of a poll or a scan over sockets, in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long nothing may be left after a death (README.md).
+/// The time within which everything is undone after a death (README.md).
 const DEATH: Duration = Duration::from_secs(1);
-/// When it is not waited for any longer.
+/// The end of waiting for it.
 const GIVEN_UP: Duration = Duration::from_secs(10);
 const DSCP_LE_TOS: &str = "4";
 const DSCP_CS1_TOS: &str = "32";
@@ -32,12 +32,12 @@ const DSCP_CS1_TOS: &str = "32";
 #[serde(rename_all = "snake_case")]
 pub enum CapabilityVerdict {
     Works,
-    /// It does not, and `giveway doctor` says that this kernel lacks it.
+    /// It does not work, and `giveway doctor` says that this kernel lacks it.
     NotHere,
     Failed,
 }
 
-/// What came of one capability on one machine.
+/// The result for one capability on one machine.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CapabilityCell {
     pub capability: String,
@@ -49,16 +49,16 @@ pub struct CapabilityCell {
 
 pub struct CapabilityProbe {
     pub capability: &'static str,
-    /// What a cell of it has run.
+    /// What its test has run.
     pub ran: &'static str,
-    /// What of the kernel it needs, by its name in `giveway doctor`.
+    /// The kernel capability that it needs, by its name in `giveway doctor`.
     needs: &'static str,
     act: fn(&mut ProbedDevice) -> Result<String>,
 }
 
 const TCX: &str = "admission (tcx)";
 
-/// In this order: each leaves the stage to the next.
+/// In this order: each leaves the testbed to the next.
 pub const PROBES: [CapabilityProbe; 12] = [
     CapabilityProbe {
         capability: "receive window of a download",
@@ -142,7 +142,7 @@ pub const PROBES: [CapabilityProbe; 12] = [
     },
 ];
 
-/// Tries all of them on this machine. `doctor` is what `giveway doctor --json` says here.
+/// Tests all of them on this machine. `doctor`: the output of `giveway doctor --json` here.
 pub fn run(
     stage: &mut ProbedDevice,
     doctor: &Value,
@@ -180,7 +180,7 @@ pub fn run(
     Ok(cells)
 }
 
-/// Why this kernel lacks it, as `giveway doctor` says.
+/// Why this kernel lacks it, by `giveway doctor`.
 fn lacks(doctor: &Value, capability: &str) -> Option<String> {
     let all = doctor["capabilities"].as_array()?;
     let found = all.iter().find(|one| one["name"] == capability)?;
@@ -404,7 +404,7 @@ fn nice(stage: &mut ProbedDevice) -> Result<String> {
     Ok(format!("{:.1} s after the start", took.as_secs_f64()))
 }
 
-/// What is still active of what giveway changed.
+/// The changes of giveway's that are still active.
 fn left(stage: &ProbedDevice) -> Result<Vec<String>> {
     let mut left = Vec::new();
     let queue = stage.queue()?;

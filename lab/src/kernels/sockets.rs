@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! TCP connections as `ss` shows them: what the kernel says, whatever giveway says.
-//! Input: a namespace. Output: the connections to or from a port, with what `ss -ti` tells of each.
+//! TCP connections as `ss` shows them: the kernel's view, not giveway's. Input: a namespace. Output: the connections to
+//! or from a port, with the fields of `ss -ti`.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::namespace::Namespace;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Socket {
-    /// That wait to be sent or acknowledged.
+    /// Not yet sent or acknowledged.
     pub queued_bytes: u64,
     pub control: String,
     pub cwnd: u32,
     pub rtt_ms: f64,
     pub acked_bytes: u64,
-    /// What the other end offers.
+    /// The window that the other end offers.
     pub window_bytes: u64,
 }
 
@@ -32,7 +32,7 @@ pub fn socket(at: &Namespace, which: &str, port: u16) -> Result<Socket> {
         .with_context(|| format!("`ss` shows no connection with {which} {port}"))
 }
 
-/// Mbit/s that these connections get acknowledged meanwhile.
+/// Acknowledged Mbit/s of these connections meanwhile.
 pub fn rates<const N: usize>(at: &Namespace, ports: [u16; N], seconds: f64) -> Result<[f64; N]> {
     let acked = || -> Result<Vec<u64>> {
         let of = |port: &u16| Ok(socket(at, "dport", *port)?.acked_bytes);
@@ -50,7 +50,7 @@ pub fn rates<const N: usize>(at: &Namespace, ports: [u16; N], seconds: f64) -> R
 
 fn read(line: &str) -> Option<Socket> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    // After both addresses comes what belongs to the connection, its congestion control first; without `timer:(...)`.
+    // After both addresses come the connection's fields, its congestion control first; without `timer:(...)`.
     let control = words
         .iter()
         .position(|word| word.starts_with("wscale:"))?

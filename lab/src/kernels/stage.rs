@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What capabilities are tried on: a device and a remote host, traffic between them that began before giveway did, and the
-//! real daemon on the device.
-//! Input: a folder for what is said. Output: the namespaces, the two ends of the traffic, programs for rules, and what
-//! the kernel had before the daemon. Gone when dropped.
+//! The testbed of the capability tests: a device and a remote host, traffic between them that began before giveway did,
+//! and the real daemon on the device. Input: a folder for logs. Output: the namespaces, the two ends of the traffic,
+//! programs for rules, and the kernel's state before the daemon. Removed when dropped.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::ends::{BACKGROUND, DOWNLOAD, MARKED, UPLOAD};
 use super::sockets::socket;
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::pause;
 use crate::giveway::{Daemon, answers};
 use crate::guest::find;
@@ -26,18 +25,18 @@ use crate::scenarios::fails_open::changes::PORT as REQUESTS;
 
 const DEVICE_ADDRESS: &str = "10.77.1.1";
 pub const RATE_MBIT: f64 = 20.0;
-/// Fewer than a connection begins with.
+/// Less than a connection's initial window.
 pub const CAP_SEGMENTS: u32 = 6;
 pub const PRIORITY: u32 = 40;
 const HANDLER_PRIORITY: u32 = 39;
-/// What the download waits in.
+/// The qdisc that delays the download.
 const NARROW: &str = "tbf rate 20mbit burst 5000 limit 200000";
-/// Some 190 acknowledgements a second: what is sent waits for them, and not in the device's own queue, where a cap would not be
-/// what holds it back.
+/// Some 190 acknowledgements a second: the uploads wait for them, and not in the device's own queue, where a cap would
+/// not be the limit.
 const SLOW: &str = "tbf rate 100kbit burst 1600 limit 100000";
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
-/// Fields go in this order: the processes before their namespaces.
+/// Field order matters: the processes before their namespaces.
 pub struct ProbedDevice {
     pub daemon: Option<Daemon>,
     pub near: Role,
@@ -54,11 +53,11 @@ pub struct ProbedDevice {
     raw: PathBuf,
 }
 
-/// Without giveway.
+/// The state without giveway.
 #[derive(Debug)]
 pub struct Before {
     pub queue: String,
-    /// What the download's sender was offered.
+    /// The window offered to the download's sender.
     pub window_bytes: u64,
 }
 
@@ -75,7 +74,7 @@ impl ProbedDevice {
         let near = Role::start(&device, "kernels-near", &PEER_ADDRESS)?;
         let handler = Role::start(&device, "request-handler", &DEVICE_ADDRESS)?.into_process()?;
         let requests = Role::spawn(&peer, "request-sender", &(DEVICE_ADDRESS, REQUESTS))?.into_process()?;
-        // So that the download's window is what the kernel makes of it.
+        // So that the kernel's own autotuning has settled the download's window.
         pause(3.0)?;
         let before = Before {
             queue: queue(&device)?,
@@ -126,7 +125,7 @@ impl ProbedDevice {
         })
     }
 
-    /// One that a rule names, which waits for its input.
+    /// A program that a rule names; it waits for its input.
     pub fn start_program(&self, name: &str) -> Result<Process> {
         let mut command = self.device.command(self.raw.join(name))?;
         command.args(["-c", "read line"]).stdin(Stdio::piped());
@@ -137,7 +136,7 @@ impl ProbedDevice {
         self.near.ask(word)
     }
 
-    /// Ends both uploads, until nothing of them is left.
+    /// Ends both uploads, and waits until nothing of them is left.
     pub fn quiet(&mut self) -> Result<()> {
         self.ask_near("quiet")?;
         self.answer_at_once(true)?;
@@ -151,7 +150,7 @@ impl ProbedDevice {
         })
     }
 
-    /// Or let the remote host's acknowledgements wait.
+    /// Or delays the remote host's acknowledgements.
     pub fn answer_at_once(&mut self, at_once: bool) -> Result<()> {
         if self.is_peer_shaped {
             self.peer.tc(&format!("qdisc del dev {STATION_DEVICE} root"))?;
@@ -167,7 +166,7 @@ impl ProbedDevice {
         queue(&self.device)
     }
 
-    /// What a command of giveway's says, kept beside the results.
+    /// The output of a command of giveway's, kept with the results.
     pub fn keep(&self, name: &str, words: &[&str]) -> Result<Vec<u8>> {
         let said = answers::ask(&self.device, words)?;
         std::fs::write(self.raw.join(name), &said)?;

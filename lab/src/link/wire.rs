@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The sender's and the receiver's namespaces and the wire (veth) between them, which delays and drops nothing; and
-//! what queues at the sender's device. Gone when dropped.
+//! The sender's and the receiver's namespaces and the wire (veth) between them, which delays and drops nothing; and the
+//! qdisc of the sender's device. Removed when dropped.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::namespace::Namespace;
 use crate::network::{End, join};
 
 pub const SENDER_ADDRESS: &str = "10.77.2.1";
 pub const RECEIVER_ADDRESS: &str = "10.77.2.2";
-/// Nobody has this address: the receiver's device drops what is sent there as not its own, as a network card would,
-/// which makes traffic that only has to be sent cheap.
+/// Nobody has this address: the receiver's device drops packets to it as not its own, as a network card would, which
+/// makes traffic cheap that only has to be sent.
 pub const NOBODY_ADDRESS: &str = "10.77.2.3";
 
 pub struct Wire {
@@ -20,7 +20,7 @@ pub struct Wire {
     pub receiver: Namespace,
 }
 
-/// What queues at the sender's device.
+/// The qdisc of the sender's device.
 #[derive(Clone, Debug)]
 pub enum WireQueue {
     /// The kernel's own: each line is what follows `tc qdisc replace dev DEVICE`.
@@ -33,10 +33,10 @@ pub enum WireQueue {
     },
 }
 
-/// How the sender's sockets tell the queue what they send.
+/// How the sender's sockets mark their packets for the queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Marking {
-    /// Nothing at all.
+    /// Not at all.
     None,
     /// SO_PRIORITY and the TOS byte: 6 and EF with a deadline, 1 and LE for background.
     Classes,
@@ -53,7 +53,7 @@ impl WireQueue {
     }
 }
 
-/// A token bucket that hands packets down one at a time, at this rate; its queue is to be replaced.
+/// A token bucket that hands packets over one at a time, at this rate; its child is to be replaced.
 pub fn paced(rate_mbit: u64) -> String {
     format!("root handle 1: tbf rate {rate_mbit}mbit burst 1514 limit 10000000")
 }
@@ -63,7 +63,7 @@ pub fn queue_configuration(rate_mbit: u64, admission: bool) -> Value {
     json!({
         "cap": {"policy": "none"},
         "link": {"rate_mbit": rate_mbit as f64},
-        // Without admission the link is to see what is late.
+        // Without admission late packets have to reach the link.
         "queue": {"admission": admission, "drop_late": admission},
     })
 }
@@ -82,7 +82,7 @@ impl Wire {
         Ok(Self { sender, receiver })
     }
 
-    /// The addresses of the sender and the receiver by IPv6, which they have from now on.
+    /// The addresses of the sender and the receiver by IPv6, assigned here.
     pub fn add_ipv6(&self) -> Result<[&'static str; 2]> {
         const ENDS: [&str; 2] = ["fd77:2::1", "fd77:2::2"];
         for (at, address) in [&self.sender, &self.receiver].into_iter().zip(ENDS) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! By what rules a queue contends for the air: those of DCF, or of one access category of EDCA (802.11e).
+//! The rules by which a queue contends for the channel: those of DCF, or of one access category of EDCA (802.11e).
 //!
 //! Input: an Ethernet frame. Output: its access category, and the constants of one. IEEE 802.11-2020: 10.3.4 (DCF),
 //! 10.23.2 (EDCA), tables 9-155 (stations) and the defaults of dot11QAPEDCATable (access points). Every TXOP is one
@@ -7,7 +7,7 @@
 
 use super::airtime::ETHERNET_HEADER_BYTES;
 
-/// In order of precedence where two of one sender reach the same slot.
+/// In order of precedence where two queues of one sender reach the same slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Category {
     Voice,
@@ -25,12 +25,12 @@ pub const CATEGORIES: [Category; 4] = [
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Slots after SIFS in which it is silent: DIFS has two.
+    /// Slots after SIFS in which it stays silent: DIFS has two.
     pub aifsn: u64,
     pub cw_min: u64,
     pub cw_max: u64,
-    /// EDCA counts at the beginning of a slot, so also one in which somebody else begins to send; DCF at its end. That
-    /// is why best effort with AIFSN 3 gets what a DCF station gets (Bianchi, Tinnirello, Scalia: Understanding 802.11e
+    /// EDCA counts at the beginning of a slot, so also one in which another sender begins; DCF at its end. That is why
+    /// best effort with AIFSN 3 gets as much as a DCF station (Bianchi, Tinnirello, Scalia: Understanding 802.11e
     /// contention-based prioritization mechanisms, 2005).
     pub counts_busy_slot: bool,
 }
@@ -65,7 +65,7 @@ impl Access {
     }
 }
 
-/// Of the source address, which nothing here looks at: what `bpf/access.bpf.c` writes into its second byte.
+/// A byte of the source address, which nothing else here reads: written by `bpf/access.bpf.c`.
 const MARK_AT: usize = 7;
 /// In the mark, beside the user priority in its last three bits.
 const MARK: u8 = 0x10;
@@ -88,8 +88,8 @@ impl Category {
     }
 }
 
-/// Linux's own choice without a QoS map (`cfg80211_classify8021d`): the first three bits, but where RFC 8325 says
-/// otherwise. What is not IP has none.
+/// Linux's own choice without a QoS map (`cfg80211_classify8021d`): the first three bits, except where RFC 8325
+/// differs. Only IP has one.
 fn user_priority_of_dscp(frame: &[u8]) -> u8 {
     let ip = frame.get(ETHERNET_HEADER_BYTES - 2..).unwrap_or_default();
     let dscp = match ip {
@@ -121,7 +121,7 @@ mod tests {
     fn a_dscp_gives_the_category_that_linux_gives_it() {
         let cases = [
             (0, Category::BestEffort),
-            (0b000001 << 2, Category::BestEffort), // LE: too few bits to be seen
+            (0b000001 << 2, Category::BestEffort), // LE: three bits do not show it
             (8 << 2, Category::Background),        // CS1
             (10 << 2, Category::BestEffort),       // AF11
             (34 << 2, Category::Video),            // AF41
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_counts_more_than_the_dscp_and_an_ordinary_address_is_none() {
+    fn priority_mark_overrides_dscp() {
         let mut frame = ipv4(46 << 2);
         frame[MARK_AT] = MARK | 1;
         assert_eq!(Category::of(&frame), Category::Background);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who is who on the emulated link.
+//! The addresses of the emulated link.
 //!
-//! Input: an Ethernet frame from anyone. Output: the port it is for, or nothing when it is for no one here.
-//! Looks at the destination address only; the source is never authenticated, the TAP it came from is.
+//! Input: an Ethernet frame from anyone. Output: the destination port, or nothing if there is none here. Reads the
+//! destination address only; the source is given by the TAP that the frame came from.
 
 use super::airtime::ETHERNET_HEADER_BYTES;
 
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_and_stumps_are_for_no_one() {
+    fn unknown_addresses_and_truncated_frames_have_no_port() {
         assert_eq!(destination(&frame_to([2, 0, 0, 0, 0, 9]), 8), None);
         assert_eq!(destination(&frame_to([2, 0, 0, 0, 0, 0]), 8), None);
         assert_eq!(destination(&frame_to([2, 0, 0, 1, 0, 1]), 8), None);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long a frame occupies the air.
+//! The airtime of a frame.
 //!
 //! Input: the length of an Ethernet frame and a rate. Output: nanoseconds by the ERP-OFDM PHY of IEEE 802.11-2020
 //! (clause 18, which takes the OFDM of clause 17 to 2.4 GHz). Knows nothing of contention, queues or loss.
@@ -29,7 +29,7 @@ pub const RATES: [PhyRate; 8] = [
     rate(48),
     rate(54),
 ];
-/// What group-addressed frames are sent at: every station must be able to receive them.
+/// The rate of group-addressed frames: every station must be able to receive them.
 pub const BASIC_RATE: PhyRate = RATES[0];
 const ACK_RATE: PhyRate = RATES[4];
 
@@ -42,7 +42,7 @@ const SIGNAL_EXTENSION_NS: u64 = 6_000;
 const SERVICE_AND_TAIL_BITS: u64 = 22;
 const ACK_BYTES: u64 = 14;
 pub const ETHERNET_HEADER_BYTES: usize = 14;
-/// MAC header 24, LLC/SNAP 8, FCS 4: what stands in for the Ethernet header on the air.
+/// MAC header 24, LLC/SNAP 8, FCS 4: they replace the Ethernet header.
 const WIFI_OVERHEAD_BYTES: u64 = 36;
 
 /// The *long* slot of clause 18: an access point with any 802.11b station in reach must use it.
@@ -57,7 +57,7 @@ const fn ppdu_ns(bytes: u64, rate: PhyRate) -> u64 {
 
 pub const ACK_NS: u64 = ppdu_ns(ACK_BYTES, ACK_RATE);
 
-/// The air time of one data frame, without its acknowledgement.
+/// The airtime of one data frame, without its acknowledgement.
 pub fn frame_ns(ethernet_bytes: usize, rate: PhyRate) -> u64 {
     let body = ethernet_bytes.saturating_sub(ETHERNET_HEADER_BYTES) as u64;
     ppdu_ns(body + WIFI_OVERHEAD_BYTES, rate)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One queue that contends for the air: all of a sender with DCF, one access category of it with EDCA.
+//! One queue that contends for the channel: all of a sender with DCF, one access category of it with EDCA.
 //!
-//! Input: packets, how long the air has been idle, what became of an attempt. Output: the slot at which it may send, and
-//! the frame. Never looks at the clock, at other queues or at what a frame says.
+//! Input: packets, how long the channel has been idle, the outcome of an attempt. Output: the slot at which it may
+//! send, and the frame. Never reads the clock, other queues or a frame's content.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use super::airtime::{SIFS_NS, SLOT_NS};
 /// `dot11ShortRetryLimit`: attempts before a frame is given up.
 pub const RETRY_LIMIT: u32 = 7;
 
-/// A frame waiting for its turn on the air. `from` is the port where it entered.
+/// A frame waiting to be sent. `from` is the port where it entered.
 #[derive(Debug, Clone)]
 pub struct QueuedFrame {
     pub from: Port,
@@ -30,8 +30,8 @@ pub struct Contender {
     queue: VecDeque<QueuedFrame>,
     contention_window: u64,
     failed_attempts: u32,
-    /// The slot of the current idle period, after its own silence, at which it may send; while the air is busy, what is
-    /// left.
+    /// The slot of the current idle period, after its own silence, at which it may send; while the channel is busy, the
+    /// remaining slots.
     slot: u64,
 }
 
@@ -59,8 +59,8 @@ impl Contender {
         (!self.queue.is_empty()).then_some(self.access.aifsn + self.slot)
     }
 
-    /// When the air has been idle for its silence, a queue that was at rest sends at the next boundary; else it must back
-    /// off like the others. `idle_ns`: for how long it has been; `None`: it is busy.
+    /// If the channel has been idle for its silence, a queue that was at rest sends at the next boundary; else it must
+    /// back off like the others. `idle_ns`: how long it has been idle; `None`: it is busy.
     pub fn push(&mut self, packet: QueuedFrame, idle_ns: Option<u64>, rng: &mut ChaCha8Rng) {
         if self.queue.is_empty() {
             let silence_ns = SIFS_NS + self.access.aifsn * SLOT_NS;
@@ -73,13 +73,13 @@ impl Contender {
         self.queue.push_back(packet);
     }
 
-    /// Somebody begins to send in this slot after SIFS: the counter freezes at what is left.
+    /// Another sender begins in this slot after SIFS: the counter freezes.
     pub fn freeze(&mut self, slot: u64) {
         let counted = (slot + u64::from(self.access.counts_busy_slot)).saturating_sub(self.access.aifsn);
         self.slot = self.slot.saturating_sub(counted);
     }
 
-    /// The head did not get through: whether it is worth another try, for which it has backed off.
+    /// The head failed: whether to retry it, for which it has backed off.
     pub fn tries_again(&mut self, rng: &mut ChaCha8Rng) -> bool {
         self.failed_attempts += 1;
         if self.failed_attempts >= RETRY_LIMIT {
@@ -90,16 +90,16 @@ impl Contender {
         true
     }
 
-    /// The head leaves the queue, whatever became of it; the next one starts afresh.
+    /// The head leaves the queue in any case; the next one starts afresh.
     pub fn pop(&mut self, rng: &mut ChaCha8Rng) -> Option<QueuedFrame> {
         self.start_afresh();
         self.back_off(rng);
         self.queue.pop_front()
     }
 
-    /// Forgets what is queued, but for a head that is on the air already. Gives back how many that were.
-    pub fn forget(&mut self, head_is_on_air: bool) -> usize {
-        let keep = usize::from(head_is_on_air);
+    /// Drops the queue, except a head that is being transmitted. Returns the number of dropped frames.
+    pub fn forget(&mut self, head_is_transmitting: bool) -> usize {
+        let keep = usize::from(head_is_transmitting);
         if keep == 0 {
             self.start_afresh();
         }

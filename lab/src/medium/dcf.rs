@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The access point, its stations and the air between them, in model time.
+//! The access point, its stations and the channel between them, in model time.
 //!
-//! Input: frames from stations and from the server, and how far time has moved. Output: frames to deliver, each
-//! with the model time of its delivery. One event follows from the one before it, so a caller that is late
-//! delays deliveries and never changes what the air does. No clock, no I/O; the same seed and the same
-//! input give the same output.
+//! Input: frames from stations and from the server, and the model time to advance to. Output: frames to deliver, each
+//! with the model time of its delivery. One event follows from the one before it, so a caller that is late delays
+//! deliveries and never changes what happens on the channel. No clock, no I/O; the same seed and the same input give
+//! the same output.
 //!
-//! The air is slotted (IEEE 802.11-2020, 10.3.4): when it has been idle for DIFS, or the AIFS of an access category,
-//! slots count, and whoever reaches its slot sends. Two in the same slot collide and all of them lose. A frame is
-//! delivered when its exchange ends, that is with its acknowledgement.
+//! The channel is slotted (IEEE 802.11-2020, 10.3.4): when it has been idle for DIFS, or the AIFS of an access
+//! category, slots count, and a sender that reaches its slot transmits. Two in the same slot collide and both fail. A
+//! frame is delivered when its exchange ends, that is with its acknowledgement.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -27,7 +27,7 @@ use super::sender::Sender;
 #[derive(Debug, Clone)]
 pub struct Config {
     pub stations: usize,
-    /// What every sender starts with.
+    /// The initial rate control of every sender.
     pub rate_control: RateControl,
     /// EDCA, each sender with a queue per access category; else DCF.
     pub has_categories: bool,
@@ -35,7 +35,7 @@ pub struct Config {
     pub loss: f64,
     /// From the access point to the server, and as long again on the way back.
     pub one_way_delay_ns: u64,
-    /// By station: so much longer is the way back to it; without an entry 0.
+    /// Additional delay back to each station; without an entry 0.
     pub longer_ns: Vec<u64>,
     pub queue_packets: usize,
     pub seed: u64,
@@ -49,22 +49,22 @@ pub struct Release {
     pub frame: Rc<[u8]>,
 }
 
-/// What happened on the air since the start, beyond what each sender counts for itself.
+/// Events on the channel since the start, beyond each sender's own counters.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
-pub struct AirCounters {
+pub struct ChannelCounters {
     #[serde(rename = "busy_s", with = "seconds")]
     pub busy_ns: u64,
     pub collisions: u64,
-    /// Frames that were for no port: unknown addresses and stumps.
+    /// Frames without a port: unknown addresses and truncated ones.
     pub unroutable: u64,
     pub broadcast: BroadcastCounters,
-    /// Frames from one station to another, on both their ways; as air times are reckoned below.
+    /// Frames from one station to another, on both legs; airtime as below.
     #[serde(rename = "between_stations_airtime_s", with = "seconds")]
     pub between_stations_airtime_ns: u64,
 }
 
-/// Frames to everyone. Air times include the DIFS before every attempt, and on the uplink SIFS and the
-/// acknowledgement; attempts that failed count as well.
+/// Frames to everyone. Airtime includes the DIFS before every attempt, and on the uplink SIFS and the acknowledgement;
+/// failed attempts count as well.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 pub struct BroadcastCounters {
     pub uplink_frames: u64,
@@ -86,16 +86,16 @@ pub struct Medium {
     exchange: Option<Exchange>,
     idle_from_ns: u64,
     to_server: VecDeque<(u64, Rc<[u8]>)>,
-    /// By the time at which they arrive, and in the order in which they were sent.
+    /// By time of arrival, and in the order of sending.
     from_server: BTreeMap<(u64, u64), QueuedFrame>,
     sent_by_server: u64,
     rng: ChaCha8Rng,
-    pub counters: AirCounters,
+    pub counters: ChannelCounters,
 }
 
-/// Frames that are on the air together; more than one is a collision.
+/// Frames that are transmitted together; more than one is a collision.
 struct Exchange {
-    on_air: Vec<usize>,
+    transmitting: Vec<usize>,
     longest_ns: u64,
     ends_ns: u64,
 }
@@ -123,7 +123,7 @@ impl Medium {
             from_server: BTreeMap::new(),
             sent_by_server: 0,
             rng: ChaCha8Rng::seed_from_u64(config.seed),
-            counters: AirCounters::default(),
+            counters: ChannelCounters::default(),
             config,
         }
     }
@@ -173,13 +173,13 @@ impl Medium {
         }
     }
 
-    /// Takes a station off the air, with all that it had queued, or restores it.
+    /// Removes a station from the channel, with its queue, or restores it.
     pub fn set_present(&mut self, station: usize, present: bool) {
         self.present[station] = present;
         if !present {
             let exchange = self.exchange.as_ref();
-            let on_air = exchange.is_some_and(|exchange| exchange.on_air.contains(&station));
-            self.senders[station].forget_queue(on_air, self.now_ns);
+            let transmitting = exchange.is_some_and(|exchange| exchange.transmitting.contains(&station));
+            self.senders[station].forget_queue(transmitting, self.now_ns);
         }
     }
 
@@ -207,10 +207,10 @@ impl Medium {
     /// No frame can be delivered before this time unless another one enters first.
     pub fn next_release_ns(&self) -> Option<u64> {
         match self.next_event()? {
-            // A start shows no earlier than the shortest exchange that could follow from it.
+            // The shortest exchange that could follow bounds a start.
             (at_ns, Event::ExchangeStarts { slot }) => {
-                let air_ns = self.senders.iter().filter_map(|sender| sender.air_ns_at(slot));
-                let longest_ns = air_ns.max().unwrap_or(0);
+                let airtime_ns = self.senders.iter().filter_map(|sender| sender.airtime_ns_at(slot));
+                let longest_ns = airtime_ns.max().unwrap_or(0);
                 let others = [
                     self.to_server.front().map(|(due, _)| *due),
                     self.from_server.keys().next().map(|(due, _)| *due),
@@ -221,9 +221,9 @@ impl Medium {
         }
     }
 
-    /// The earliest thing to happen; at equal times, what needs no air.
+    /// The earliest event; at equal times, one that needs no channel first.
     fn next_event(&self) -> Option<(u64, Event)> {
-        let air = match &self.exchange {
+        let channel = match &self.exchange {
             Some(exchange) => Some((exchange.ends_ns, Event::ExchangeEnds)),
             None => self.senders.iter().filter_map(Sender::contends_at).min().map(|slot| {
                 (
@@ -235,7 +235,7 @@ impl Medium {
         let to_server = self.to_server.front().map(|(due_ns, _)| (*due_ns, Event::ToServer));
         let from_server = self.from_server.keys().next();
         let from_server = from_server.map(|(due_ns, _)| (*due_ns, Event::FromServer));
-        [to_server, from_server, air]
+        [to_server, from_server, channel]
             .into_iter()
             .flatten()
             .min_by_key(|(at_ns, _)| *at_ns)
@@ -265,20 +265,20 @@ impl Medium {
     }
 
     fn start_exchange(&mut self, slot: u64) {
-        let mut on_air = Vec::new();
+        let mut transmitting = Vec::new();
         let mut longest_ns = 0;
         for (index, sender) in self.senders.iter_mut().enumerate() {
-            if let Some(air_ns) = sender.begin(slot, self.now_ns, &mut self.rng) {
-                on_air.push(index);
-                longest_ns = longest_ns.max(air_ns);
+            if let Some(airtime_ns) = sender.begin(slot, self.now_ns, &mut self.rng) {
+                transmitting.push(index);
+                longest_ns = longest_ns.max(airtime_ns);
             }
         }
-        // Nobody waits for an acknowledgement of a frame to everyone. After a failure the senders wait as
-        // long for the missing one, and the others, who could not decode the frame, for EIFS.
-        let unacknowledged = matches!(on_air[..], [only] if !self.senders[only].head_is_acknowledged());
+        // Nobody waits for an acknowledgement of a frame to everyone. After a failure the senders wait as long for the
+        // missing one, and the others, who could not decode the frame, for EIFS.
+        let unacknowledged = matches!(transmitting[..], [only] if !self.senders[only].head_is_acknowledged());
         let response_ns = if unacknowledged { 0 } else { SIFS_NS + ACK_NS };
         self.exchange = Some(Exchange {
-            on_air,
+            transmitting,
             longest_ns,
             ends_ns: self.now_ns + longest_ns + response_ns,
         });
@@ -289,10 +289,10 @@ impl Medium {
             return;
         };
         self.idle_from_ns = self.now_ns;
-        let collided = exchange.on_air.len() > 1;
+        let collided = exchange.transmitting.len() > 1;
         self.counters.collisions += u64::from(collided);
         self.counters.busy_ns += exchange.longest_ns;
-        for index in exchange.on_air {
+        for index in exchange.transmitting {
             let received = !collided && !self.is_missed(index);
             self.count_attempt(index, collided, received);
             if received {
@@ -303,8 +303,8 @@ impl Medium {
         }
     }
 
-    /// Whether the one receiver of a frame that is alone on the air fails to acknowledge it. Frames to
-    /// everyone have a receiver each and are decided one by one when they are delivered.
+    /// Whether the one receiver of a frame that is transmitted alone fails to acknowledge it. Frames to everyone have
+    /// several receivers, each decided when they are delivered.
     fn is_missed(&mut self, sender: usize) -> bool {
         let Some(head) = self.senders[sender].head() else {
             return true;
@@ -326,24 +326,24 @@ impl Medium {
         let sender = &mut self.senders[index];
         let acknowledged = received && sender.head_is_acknowledged();
         let response_ns = if acknowledged { SIFS_NS + ACK_NS } else { 0 };
-        let air_ns = sender.head_air_ns() + response_ns;
+        let airtime_ns = sender.head_airtime_ns() + response_ns;
         sender.counters.attempts += 1;
-        sender.counters.airtime_ns += air_ns;
+        sender.counters.airtime_ns += airtime_ns;
         sender.counters.collisions += u64::from(collided);
         sender.counters.losses += u64::from(!collided && !received);
         self.counters.busy_ns += response_ns;
         let Some(head) = sender.head() else { return };
         if let (Port::Station(_), Destination::One(Port::Station(_))) = (head.from, head.to) {
-            self.counters.between_stations_airtime_ns += DIFS_NS + air_ns;
+            self.counters.between_stations_airtime_ns += DIFS_NS + airtime_ns;
         }
         if head.to == Destination::Everyone {
             let broadcast = &mut self.counters.broadcast;
             if index < self.config.stations {
                 broadcast.uplink_frames += u64::from(received);
-                broadcast.uplink_airtime_ns += DIFS_NS + air_ns;
+                broadcast.uplink_airtime_ns += DIFS_NS + airtime_ns;
             } else {
                 broadcast.repeated_frames += 1;
-                broadcast.repeat_airtime_ns += DIFS_NS + air_ns;
+                broadcast.repeat_airtime_ns += DIFS_NS + airtime_ns;
             }
         }
     }

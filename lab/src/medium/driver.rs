@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The model in real time: TAPs on one side, the clock on the other.
 //!
-//! Input: frames from the TAPs and lines from standard input. Output: frames to the TAPs when the model says so,
-//! and lines on standard output. Sleeps between events, and never lets its own lateness reach the model.
+//! Input: frames from the TAPs and lines from standard input. Output: frames to the TAPs at the model's times, and
+//! lines on standard output. Sleeps between events, and never lets its own lateness reach the model.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -23,11 +23,11 @@ use super::report::{self, Lateness};
 use super::spec::{MediumCommand, Spec};
 use super::tap::{FRAME_ROOM, MAX_FRAME, Tap};
 
-/// What one TAP may hand over before the others and the clock get their turn.
+/// How many frames one TAP may hand over before the others and the clock get their turn.
 const FRAMES_A_TURN: usize = 64;
 
-/// How long the driver stays asleep at least. Waking up costs more than what there is to do then: without a
-/// rest it takes 24% of a core at eight stations, with this one 9%. It delays deliveries, never the air.
+/// The least sleep. Waking up costs more than the work: without a rest the driver takes 24% of a core at eight
+/// stations, with it 9%. It delays deliveries, never the channel.
 const REST: Duration = Duration::from_micros(400);
 
 pub struct Driver {
@@ -38,7 +38,7 @@ pub struct Driver {
     started: Instant,
     releases: Vec<Release>,
     lateness: Lateness,
-    /// Frames that a TAP did not take, as one does not while its link is down.
+    /// Frames that a TAP refused, as it does while its link is down.
     refused: u64,
     buffer: [u8; FRAME_ROOM],
 }
@@ -54,7 +54,7 @@ impl Driver {
         let mut names = Vec::new();
         for (port, at) in stations.chain([(Port::Server, &spec.server)]) {
             let mac = mac_of(port).context("too many stations")?;
-            // What comes from the server says no more than its DSCP.
+            // Frames from the server have only their DSCP.
             let marks = spec.medium.has_categories() && port != Port::Server;
             taps.push(Tap::create(at, mac, marks)?);
             names.push(format!("{} in the namespace {}", at.device, at.netns));
@@ -92,7 +92,7 @@ impl Driver {
         }
     }
 
-    /// Sleeps until a TAP or the caller has something, or the next frame is due.
+    /// Sleeps until a TAP or the caller has input, or the next frame is due.
     fn wait(&self, commands: &Lines) -> Result<(Vec<usize>, bool)> {
         let mut polled: Vec<PollFd> = self
             .taps

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Standard input as lines, for a loop that must not wait for the rest of one.
 //!
-//! Input: bytes as they come. Output: whole lines, and a last one without its end when the input is over. Reads
-//! at most once per call, so a caller that polls first never blocks; a line without end is an error.
+//! Input: bytes as they arrive. Output: whole lines, and an unterminated last one when the input is over. Reads at most
+//! once per call, so a caller that polls first never blocks; an overlong line is an error.
 
 use std::collections::VecDeque;
 use std::io::{self, Stdin};
@@ -51,7 +51,7 @@ impl Lines {
         }
     }
 
-    /// The next line that is complete; with `open` false, what is left is one.
+    /// The next complete line; with `open` false, the rest is one.
     pub fn next_line(&mut self, open: bool) -> Result<Option<String>> {
         let end = self.pending.iter().position(|&byte| byte == b'\n');
         let length = match end {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The last program that a packet passes on its way to a station's TAP (`bpf/access.bpf.c`): it writes into the frame
-//! what only `skb->priority` says of the access category.
-//! Input: a device of the calling thread's namespace. Output: the program on it, for as long as the device is there.
+//! The last program on a packet's way to a station's TAP (`bpf/access.bpf.c`): writes the access category that only
+//! `skb->priority` has into the frame. Input: a device of the calling thread's namespace. Output: the program on it, as
+//! long as the device exists.
 
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -44,7 +44,7 @@ mod tests {
     use crate::medium::tap::{FRAME_ROOM, Tap};
     use crate::namespace::Namespace;
 
-    /// What the TAP gets of a packet of a socket with this priority and TOS.
+    /// The category that the TAP receives from a socket with this priority and TOS.
     fn category(tap: &Tap, (priority, tos): (i32, i32)) -> Category {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         setsockopt(&socket, sockopt::Ipv4Tos, &tos).unwrap();
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_air_sees_the_priority_that_only_the_kernel_knows() {
+    fn skb_priority_reaches_the_medium() {
         assert!(nix::unistd::geteuid().is_root(), "run the tests as root");
         let place = Namespace::create("marking").unwrap();
         let at = Attachment {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The rate a sender uses towards one receiver.
+//! The rate of a sender towards one receiver.
 //!
-//! Input: whether each attempt was acknowledged. Output: the rate of the next one. `Arf` is the Automatic Rate
-//! Fallback of Kamerman and Monteban (WaveLAN-II, 1997) with three failures instead of two, and one where
-//! the first attempt at a higher rate is its probe. It cannot tell a collision from a weak signal, which is
-//! why contention makes it slow everybody down.
+//! Input: whether each attempt was acknowledged. Output: the rate of the next one. `Arf` is the Automatic Rate Fallback
+//! of Kamerman and Monteban (WaveLAN-II, 1997) with three failures instead of two, and one where the first attempt at a
+//! higher rate is its probe. It cannot tell a collision from a weak signal, which is why contention slows everybody
+//! down.
 
 use super::airtime::{PhyRate, RATES};
 
@@ -27,7 +27,7 @@ pub enum RateControl {
 pub struct Arf {
     failures_to_step_down: u32,
     index: usize,
-    /// The rate was raised and nothing has been sent at it yet.
+    /// The rate was raised and not used yet.
     probing: bool,
     failures_in_a_row: u32,
     successes_in_a_row: u32,

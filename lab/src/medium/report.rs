@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The counters as the one JSON line that the caller reads.
+//! The counters as one JSON line.
 //!
-//! Input: the medium, how late its frames were released and how many no TAP took. Output: text; every duration is
-//! model time in seconds, except lateness, which is real microseconds. Counts from the start and never resets: a
-//! caller that wants a window takes the difference of two lines.
+//! Input: the medium, the lateness of its frames and the number that no TAP took. Output: text; every duration is model
+//! time in seconds, except lateness, which is real microseconds. Counts from the start and never resets: for a window
+//! the caller subtracts two lines.
 
 use anyhow::Result;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::dcf::{AirCounters, Medium};
+use super::dcf::{ChannelCounters, Medium};
 use super::sender::Sender;
 pub use super::sender::SenderCounters;
 
@@ -19,7 +19,7 @@ pub struct MediumReport {
     pub elapsed_ns: u64,
     pub refused: u64,
     #[serde(flatten)]
-    pub air: AirCounters,
+    pub channel: ChannelCounters,
     pub stations: Vec<SenderReport>,
     pub ap: SenderReport,
     pub lateness_us: LatenessReport,
@@ -48,7 +48,7 @@ pub struct Lateness(Histogram<u64>);
 
 /// The quantiles are exact below ten milliseconds and off by at most a ten-thousandth above.
 const LATENESS_DIGITS: u8 = 4;
-/// An hour; what is later counts as that.
+/// An hour; longer lateness counts as that.
 const LONGEST_US: u64 = 3_600_000_000;
 
 impl Lateness {
@@ -75,7 +75,7 @@ pub fn line(medium: &Medium, lateness: &Lateness, refused: u64) -> Result<String
     let report = MediumReport {
         elapsed_ns: medium.now_ns(),
         refused,
-        air: medium.counters.clone(),
+        channel: medium.counters.clone(),
         stations: stations
             .map(|(index, sender)| of_sender(sender, medium.now_ns(), medium.is_present(index)))
             .collect(),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_very_late_is_told_to_a_ten_thousandth() {
+    fn extreme_lateness_is_precise_to_a_ten_thousandth() {
         let mut lateness = Lateness::new().unwrap();
         (0..10).for_each(|_| lateness.record(33_000_000));
         let report = lateness.report();

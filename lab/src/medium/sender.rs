@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One sender on the air: a station, or the access point.
+//! One sender on the channel: a station, or the access point.
 //!
-//! Input: packets to queue, for how long the air has been idle, how its attempts went. Output: the slot at which it may
-//! send and the frame it sends. Its queues contend each for itself (`contender`); where two of them reach the same slot,
-//! the one of the higher category sends and the other fails as in a collision (IEEE 802.11-2020, 10.23.2.4). Never looks
-//! at the clock or at other senders.
+//! Input: packets to queue, how long the channel has been idle, the outcome of its attempts. Output: the slot at which
+//! it may send and the frame it sends. Its queues contend each for itself (`contender`); where two of them reach the
+//! same slot, the one of the higher category sends and the other fails as in a collision (IEEE 802.11-2020, 10.23.2.4).
+//! Never reads the clock or other senders.
 
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
@@ -16,14 +16,14 @@ use super::contender::{Contender, QueuedFrame};
 use super::rate::RateControl;
 use super::report::seconds;
 
-/// What happened to one sender since the start, in model time.
+/// Events of one sender since the start, in model time.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 pub struct SenderCounters {
     pub frames: u64,
     pub attempts: u64,
     pub collisions: u64,
     pub losses: u64,
-    /// Of two categories of this sender, seen by nobody else.
+    /// Between two categories of this sender, not visible to others.
     #[serde(default)]
     pub internal_collisions: u64,
     pub retry_drops: u64,
@@ -39,7 +39,7 @@ pub struct SenderCounters {
 pub struct Sender {
     /// One, or one for each category in its order.
     contenders: Vec<Contender>,
-    /// Whose head is on the air, or was last.
+    /// The queue that transmits, or transmitted last.
     turn: usize,
     queue_limit: usize,
     queue_changed_ns: u64,
@@ -73,7 +73,7 @@ impl Sender {
         self.links.fill(control.clone());
     }
 
-    /// What is on the air, or was last; with one queue, what is next as well.
+    /// The frame in transmission, or the last one; with one queue, the next as well.
     pub fn head(&self) -> Option<&QueuedFrame> {
         self.contenders[self.turn].head()
     }
@@ -87,7 +87,7 @@ impl Sender {
         self.contenders.iter().filter_map(Contender::contends_at).min()
     }
 
-    /// Queues a packet. `idle_ns`: for how long the air has been idle; `None`: it is busy.
+    /// Queues a packet. `idle_ns`: how long the channel has been idle; `None`: it is busy.
     pub fn enqueue(&mut self, packet: QueuedFrame, now_ns: u64, idle_ns: Option<u64>, rng: &mut ChaCha8Rng) {
         let index = match self.contenders.len() {
             1 => 0,
@@ -102,7 +102,7 @@ impl Sender {
         self.counters.queue_max = self.counters.queue_max.max(self.queue_len());
     }
 
-    /// Somebody begins to send in this slot after SIFS. Gives the air time of the frame with which this sender does.
+    /// A sender begins in this slot after SIFS. Returns the airtime if this sender does.
     pub fn begin(&mut self, slot: u64, now_ns: u64, rng: &mut ChaCha8Rng) -> Option<u64> {
         let mut first = None;
         for index in 0..self.contenders.len() {
@@ -116,22 +116,22 @@ impl Sender {
             }
         }
         self.turn = first?;
-        self.head().map(|packet| self.air_ns(packet))
+        self.head().map(|packet| self.airtime_ns(packet))
     }
 
-    /// Air time of the frame that it would send in this slot.
-    pub fn air_ns_at(&self, slot: u64) -> Option<u64> {
+    /// Airtime of the frame that it would send in this slot.
+    pub fn airtime_ns_at(&self, slot: u64) -> Option<u64> {
         let mut contenders = self.contenders.iter();
         let first = contenders.find(|contender| contender.contends_at() == Some(slot))?;
-        first.head().map(|packet| self.air_ns(packet))
+        first.head().map(|packet| self.airtime_ns(packet))
     }
 
-    /// Air time of the frame at the head, at the rate of this attempt; 0 with an empty queue.
-    pub fn head_air_ns(&self) -> u64 {
-        self.head().map_or(0, |packet| self.air_ns(packet))
+    /// Airtime of the frame at the head, at the rate of this attempt; 0 with an empty queue.
+    pub fn head_airtime_ns(&self) -> u64 {
+        self.head().map_or(0, |packet| self.airtime_ns(packet))
     }
 
-    fn air_ns(&self, packet: &QueuedFrame) -> u64 {
+    fn airtime_ns(&self, packet: &QueuedFrame) -> u64 {
         frame_ns(packet.frame.len(), self.rate_of(packet))
     }
 
@@ -142,7 +142,7 @@ impl Sender {
         self.finish_head(now_ns, rng)
     }
 
-    /// The head was not acknowledged: try again later, or give it up.
+    /// The head was not acknowledged: retries later, or gives it up.
     pub fn failed(&mut self, now_ns: u64, rng: &mut ChaCha8Rng) {
         self.tell_rate_control(false);
         self.retry(self.turn, now_ns, rng);
@@ -156,17 +156,17 @@ impl Sender {
         }
     }
 
-    /// The head leaves the queue, whatever became of it.
+    /// The head leaves the queue in any case.
     pub fn finish_head(&mut self, now_ns: u64, rng: &mut ChaCha8Rng) -> Option<QueuedFrame> {
         self.count_queue_until(now_ns);
         self.contenders[self.turn].pop(rng)
     }
 
-    /// Forgets what is queued, but for a frame that is on the air already.
-    pub fn forget_queue(&mut self, head_is_on_air: bool, now_ns: u64) {
+    /// Drops the queue, except a frame that is being transmitted.
+    pub fn forget_queue(&mut self, head_is_transmitting: bool, now_ns: u64) {
         self.count_queue_until(now_ns);
         for (index, contender) in self.contenders.iter_mut().enumerate() {
-            let is_on_air = head_is_on_air && index == self.turn;
+            let is_on_air = head_is_transmitting && index == self.turn;
             self.counters.absent_drops += contender.forget(is_on_air) as u64;
         }
     }
@@ -186,8 +186,8 @@ impl Sender {
         self.link_of(packet).map_or(BASIC_RATE, |link| self.links[link].rate())
     }
 
-    /// A station talks to the access point only, whoever the frame is for in the end. The access point has
-    /// a link per station, and none for frames to everyone: those are neither acknowledged nor repeated.
+    /// A station sends to the access point only, whatever the final destination. The access point has a link per
+    /// station, and none for frames to everyone: those are neither acknowledged nor repeated.
     fn link_of(&self, packet: &QueuedFrame) -> Option<usize> {
         match packet.to {
             _ if !self.is_access_point => Some(0),

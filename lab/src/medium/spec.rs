@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the caller may say to the emulator: one JSON object a line.
+//! The emulator's input: one JSON object a line.
 //!
 //! Input: text from standard input. Output: a checked `Spec` (the first line) or `MediumCommand` (every later one), or
-//! one line that says what is wrong. Opens and creates nothing.
+//! one line about the error. Opens and creates nothing.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
@@ -63,7 +63,7 @@ pub enum MediumCommand {
         station: usize,
         present: bool,
     },
-    /// Every sender's rate control is that of this preset from now on.
+    /// From now on every sender's rate control is that of this preset.
     Rates {
         rates: Preset,
     },
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_the_values_of_the_reproduction() {
+    fn omitted_fields_have_the_papers_values() {
         let spec = Spec::parse(GOOD).unwrap();
         assert_eq!((spec.rtt_ms, spec.queue_packets, spec.seed), (256.0, 50, 1));
         assert_eq!(spec.config().one_way_delay_ns, 128_000_000);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A TAP device inside a named network namespace.
 //!
-//! Input: where to create it, what to call it, its MAC address, whether packets tell it their access category. Output: a non-blocking descriptor that carries
-//! bare Ethernet frames; the device goes when the descriptor is closed. The calling thread keeps its own
+//! Input: its namespace, name and MAC address, and whether packets carry their access category. Output: a non-blocking
+//! descriptor of bare Ethernet frames; the device goes when the descriptor is closed. The calling thread keeps its own
 //! namespace. Sets no addresses, routes or queues: those are the caller's.
 
 use std::fs::{File, OpenOptions};
@@ -22,7 +22,7 @@ use crate::calls::become_tap;
 use crate::namespace::ip;
 use crate::process::run;
 
-/// MTU 1500, an Ethernet header, and room to notice what is longer.
+/// MTU 1500, an Ethernet header, and room to notice longer frames.
 pub const FRAME_ROOM: usize = 2_048;
 pub const MAX_FRAME: usize = 1_518;
 
@@ -32,14 +32,14 @@ pub struct Tap {
 
 impl Tap {
     pub fn create(at: &Attachment, mac: [u8; 6], marks: bool) -> Result<Self> {
-        // A thread of its own enters the namespace, so that no way out of here can leave the process in it.
+        // A separate thread enters the namespace, so that no error path can leave the process in it.
         let outcome = thread::scope(|scope| scope.spawn(|| create_in_this_thread(at, mac, marks)).join());
         outcome
             .map_err(|_| anyhow!("the thread that enters the namespace panicked"))?
             .with_context(|| format!("cannot create {} in the namespace {}", at.device, at.netns))
     }
 
-    /// The next frame that the kernel sent, if there is one.
+    /// The next frame that the kernel sent, if any.
     pub fn receive<'a>(&self, buffer: &'a mut [u8; FRAME_ROOM]) -> io::Result<Option<&'a [u8]>> {
         match nix::unistd::read(&self.file, buffer) {
             Ok(length) => Ok(Some(&buffer[..length])),
@@ -48,7 +48,7 @@ impl Tap {
         }
     }
 
-    /// Hands a frame to the kernel; `false` when the device does not take it, as it does not while it is down.
+    /// Hands a frame to the kernel; `false` when the device refuses it, as it does while it is down.
     pub fn send(&self, frame: &[u8]) -> bool {
         nix::unistd::write(&self.file, frame).is_ok()
     }

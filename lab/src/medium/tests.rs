@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The model against known numbers and rules, in virtual time, with sources of our own.
+//! The model against known numbers and rules, in virtual time, with its own sources.
 
 use std::rc::Rc;
 
@@ -116,7 +116,7 @@ fn rate_fallback_is_what_makes_contention_expensive() {
 }
 
 #[test]
-fn dcf_is_what_it_was_before_there_were_access_categories() {
+fn dcf_is_unchanged_by_access_categories() {
     let arf = RateControl::arf();
     let presets = [(RateControl::Fixed54, 0.0), (arf.clone(), 0.0), (arf, 0.04)];
     assert_eq!(
@@ -125,7 +125,7 @@ fn dcf_is_what_it_was_before_there_were_access_categories() {
     );
 }
 
-/// FNV-1a over when each frame is delivered, and to whom, of a second of everything at once.
+/// FNV-1a over the time and receiver of each delivery, in a second of all kinds of traffic.
 fn digest(rate_control: RateControl, loss: f64) -> u64 {
     let mut medium = Medium::new(Config {
         rate_control,
@@ -177,7 +177,7 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
 }
 
 #[test]
-fn when_it_is_asked_changes_nothing_on_the_air() {
+fn polling_times_do_not_change_the_result() {
     let run = |step_ns: u64| {
         let mut medium = Medium::new(Config {
             loss: 0.04,
@@ -194,15 +194,18 @@ fn when_it_is_asked_changes_nothing_on_the_air() {
 }
 
 #[test]
-fn a_frame_on_idle_air_takes_difs_itself_and_its_acknowledgement() {
+fn frame_on_idle_channel_takes_difs_airtime_and_ack() {
     let mut medium = Medium::new(config(2));
     medium.offer(Port::Station(0), to_port(Port::Server, FULL_FRAME, 0));
     let releases = after(&mut medium, SECOND_NS);
     assert_eq!(releases.len(), 1);
-    let on_air_ns = releases[0].at_ns - 128_000_000;
+    let airtime_ns = releases[0].at_ns - 128_000_000;
     let least_ns = DIFS_NS + frame_ns(FULL_FRAME, RATES[7]) + SIFS_NS + ACK_NS;
-    // The draw is at most CWmin: at time 0 nobody has been idle for DIFS yet.
-    assert!((least_ns..=least_ns + 15 * 20_000).contains(&on_air_ns), "{on_air_ns}");
+    // The draw is at most CWmin: at time 0 the channel has not been idle for DIFS yet.
+    assert!(
+        (least_ns..=least_ns + 15 * 20_000).contains(&airtime_ns),
+        "{airtime_ns}"
+    );
 }
 
 #[test]
@@ -384,7 +387,7 @@ fn a_station_that_leaves_in_mid_frame_is_not_heard() {
 }
 
 #[test]
-fn frames_for_no_one_are_counted_and_use_no_air() {
+fn unroutable_frames_are_counted_and_use_no_airtime() {
     let mut medium = Medium::new(config(2));
     medium.offer(Port::Station(0), Rc::from([0_u8; 5]));
     medium.offer(Port::Station(0), frame([2, 0, 0, 0, 0, 77], 100, 0));
@@ -400,7 +403,7 @@ fn of_priority(to: Port, priority: u8, length: usize) -> Rc<[u8]> {
     Rc::from(bytes)
 }
 
-/// Each station is saturated at its user priority; gives back what each moved, in Mbit/s of payload.
+/// Each station is saturated at its user priority; returns what each moved, in Mbit/s of payload.
 fn with_categories(priorities: &[u8], seconds: u64) -> (Medium, Vec<f64>) {
     let mut medium = Medium::new(Config {
         has_categories: true,
@@ -421,7 +424,7 @@ fn with_categories(priorities: &[u8], seconds: u64) -> (Medium, Vec<f64>) {
 }
 
 #[test]
-fn background_takes_a_third_of_what_best_effort_takes_from_two_strangers() {
+fn background_category_takes_a_third_of_what_best_effort_takes() {
     let of_two = |priorities: &[u8]| with_categories(priorities, 20).1[..2].iter().sum::<f64>();
     // Without the access point, and where it always has something to send, too.
     for (others, marked, plain) in [(&[][..], 0.86..0.91, 0.65..0.70), (&[0], 0.91..0.95, 0.72..0.77)] {
@@ -442,7 +445,7 @@ fn a_higher_category_gets_more_and_best_effort_gets_what_a_dcf_station_gets() {
 }
 
 #[test]
-fn categories_of_one_station_never_collide_on_the_air_and_the_higher_goes_first() {
+fn internal_collisions_favour_the_higher_category() {
     let mut medium = Medium::new(Config {
         has_categories: true,
         ..config(1)
@@ -456,7 +459,7 @@ fn categories_of_one_station_never_collide_on_the_air_and_the_higher_goes_first(
     let station = &medium.stations()[0].counters;
     assert!(station.internal_collisions > 100, "{}", station.internal_collisions);
     assert_eq!((station.collisions, medium.counters.collisions), (0, 0));
-    // Each category has a queue of its own: what overflows is the lower ones.
+    // Each category has its own queue: the lower ones overflow.
     assert!(station.queue_drops > 1_000 && station.frames > 3_000, "{station:?}");
 }
 

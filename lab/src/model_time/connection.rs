@@ -14,7 +14,7 @@ pub enum Application {
     Rates(Vec<(f64, f64)>),
 }
 
-/// A connection to be made.
+/// A planned connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionPlan {
     pub station: usize,
@@ -101,7 +101,7 @@ impl Connection {
         self.asked_ns = now_ns;
     }
 
-    /// It stops without finishing what it wrote.
+    /// Stops without finishing its data.
     pub fn is_over(&self, now_ns: u64) -> bool {
         now_ns as f64 / 1e9 >= self.plan.to_s
     }

@@ -8,7 +8,7 @@
 const BETA: f64 = 717.0 / 1024.0;
 /// Segments a second cubed: `bic_scale` 41 of 1024 x 10.
 const C: f64 = 41.0 * 10.0 / 1024.0;
-/// After each so much time at the same cwnd its slope is computed anew: HZ / 32.
+/// The interval at which the slope is recomputed at the same cwnd: HZ / 32.
 const UPDATE_NS: u64 = 31_250_000;
 /// `tcp_friendliness`: segments acknowledged for each that Reno would add, over cwnd.
 const FRIENDLY: f64 = 15.0 / 8.0;
@@ -22,7 +22,7 @@ const HYSTART_DELAY_NS: std::ops::RangeInclusive<u64> = 4_000_000..=16_000_000;
 pub struct Cubic {
     pub cwnd: u32,
     pub ssthresh: u32,
-    /// What the kernel holds cwnd below (`snd_cwnd_clamp`).
+    /// The kernel's clamp of cwnd (`snd_cwnd_clamp`).
     pub clamp: u32,
     counted: u32,
     last_max: u32,
@@ -103,7 +103,7 @@ impl Cubic {
         }
     }
 
-    /// So many segments were acknowledged while cwnd was what held the connection.
+    /// So many segments were acknowledged while cwnd was the limit.
     pub fn grow(&mut self, now_ns: u64, mut acked: u32) {
         if self.is_slow_start() {
             let grown = self.cwnd.saturating_add(acked).min(self.ssthresh);
@@ -176,7 +176,8 @@ impl Cubic {
         self.ssthresh
     }
 
-    /// Another congestion control for a moment, then this one again, which begins at the cwnd there is and knows nothing.
+    /// Another congestion control for the length of one call, then this one again, which starts at the present cwnd
+    /// without history.
     pub fn ease(&mut self) {
         *self = Self {
             cwnd: self.cwnd,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One station's giveway: the real engine, and the kernel around it as far as the engine sees and changes it.
+//! One station's giveway: the real engine, and the kernel around it as far as the engine reads and changes it.
 //!
-//! Input: the station's connections at each poll, reports from the air, the time. Output: reports to send; clamps and
+//! Input: the station's connections at each poll, reports from peers, the time. Output: reports to send; clamps and
 //! pacing rates are written to the connections.
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use super::sender::TcpSender;
 
 const KEY: &str = "giveway-key-1:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const IFINDEX: u32 = 2;
-/// Round-trip times at which the kernel's table for new connections distinguishes, from 128 us in half octaves.
+/// RTT steps of the kernel's table for new connections: from 128 us in half octaves.
 const TABLE: usize = 36;
 pub const POLL_NS: u64 = 100_000_000;
 
@@ -38,7 +38,7 @@ pub struct Device {
     resolution: Vec<Duration>,
 }
 
-/// A connection of the device, as it is shown to it.
+/// A connection of the device, as the engine sees it.
 pub type Shown<'a> = (u64, &'a mut TcpSender);
 
 impl Device {
@@ -75,7 +75,7 @@ impl Device {
         self.engine.next_deadline().map(|at| at.as_nanos() as u64)
     }
 
-    /// The clamp with which a new connection begins.
+    /// The clamp of a new connection.
     pub fn clamp_of_new(&self, rtt_ns: u64) -> Option<u32> {
         let rtt = Duration::from_nanos(rtt_ns);
         let at = self.resolution.iter().rposition(|step| *step <= rtt)?;

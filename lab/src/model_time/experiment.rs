@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One cell of a table: a medium, so many stations, what limits them, a seed. Output: what the live lab reports of the
-//! same, by the same rules (srtt every half second of every connection; goodput at the receivers).
+//! One cell of a table: a medium, a number of stations, their limits, a seed. Output: the figures that the live lab
+//! reports, by the same rules (srtt every half second of every connection; goodput at the receivers).
 
 use anyhow::Result;
 use strum::IntoStaticStr;
@@ -57,12 +57,12 @@ pub struct CellMeasurement {
     pub series: Vec<Vec<(f64, f64)>>,
 }
 
-/// The stations' connections, with nothing that limits them.
-pub fn cell(air: RadioModel, stations: usize, rtt_ms: u64, seed: u64) -> WorldOptions {
+/// The stations' connections, without limits.
+pub fn cell(radio: RadioModel, stations: usize, rtt_ms: u64, seed: u64) -> WorldOptions {
     WorldOptions {
         stations,
-        rate_control: air.rate_control(),
-        loss: air.loss(),
+        rate_control: radio.rate_control(),
+        loss: radio.loss(),
         connections: (0..stations).map(|station| bulk(station, rtt_ms)).collect(),
         engines: vec![None; stations],
         steps: Vec::new(),

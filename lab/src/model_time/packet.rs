@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the modelled hosts send, as Ethernet frames of the true length: the air sees the length and the address, the
-//! hosts the few numbers that stand at the beginning of the payload.
+//! The modelled hosts' packets, as Ethernet frames of the true length: the medium reads the length and the address, the
+//! hosts the few numbers at the beginning of the payload.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::medium::airtime::ETHERNET_HEADER_BYTES;
 pub const MSS_BYTES: u64 = 1_448;
 /// IP and TCP headers, the latter with the timestamp option.
 const HEADER_BYTES: usize = 20 + 32;
-/// One SACK block, and what all of them take beside (two bytes, and two of padding).
+/// One SACK block, and the option's overhead (two bytes, and two of padding).
 const SACK_BLOCK_BYTES: usize = 8;
 const SACK_OPTION_BYTES: usize = 4;
 /// Beside timestamps there is room for three.
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_has_its_true_length() {
+    fn packet_round_trips_with_its_true_length() {
         let packets = [
             (Packet::Syn { connection: 7 }, 74),
             (

@@ -4,7 +4,7 @@
 
 use super::packet::MSS_BYTES;
 
-/// What is remembered of a segment as it is sent.
+/// State of a segment at its sending.
 #[derive(Debug, Default, Clone)]
 pub struct SentSegment {
     pub at_ns: u64,

@@ -14,7 +14,7 @@ const QUICK: u32 = 16;
 #[derive(Debug, Default)]
 pub struct Receiver {
     next: u32,
-    /// What has arrived beyond `next`: from, to.
+    /// Arrived ranges beyond `next`: from, to.
     beyond: BTreeMap<u32, u32>,
     /// Their beginnings, the latest first.
     latest: VecDeque<u32>,
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_and_filled() {
+    fn holes_are_sacked_and_filled() {
         let mut receiver = Receiver::default();
         assert_eq!(receiver.arrive(0, 0), Some((1, vec![])));
         assert_eq!(receiver.arrive(0, 2), Some((1, vec![(2, 3)])));

@@ -13,8 +13,8 @@ pub struct Rtt {
 }
 
 impl Rtt {
-    /// Of the oldest and the newest segment that one acknowledgement covers: the one is smoothed, the other may be the
-    /// least.
+    /// Of the oldest and the newest segment that one acknowledgement covers: the former is smoothed, the latter may be
+    /// the minimum.
     pub fn sample(&mut self, oldest_ns: u64, newest_ns: u64) {
         self.latest_ns = newest_ns;
         if self.smoothed_ns == 0 {

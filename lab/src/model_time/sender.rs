@@ -25,7 +25,7 @@ struct Segment {
     sent: SentSegment,
     is_sacked: bool,
     is_lost: bool,
-    /// Sent again, and that copy is on its way.
+    /// Sent again, and that copy is in flight.
     is_repeated: bool,
     was_repeated: bool,
 }
@@ -111,7 +111,7 @@ impl TcpSender {
         self.flight.len() as u32
     }
 
-    /// `TCP_BPF_SNDCWND_CLAMP`, which sets ssthresh too; `is_eased`: and then puts cwnd there (`bpf/clamp.h`).
+    /// `TCP_BPF_SNDCWND_CLAMP`, which sets ssthresh too; with avoidance, ssthresh is then set to cwnd (`bpf/clamp.h`).
     pub fn set_clamp(&mut self, clamp: Option<u32>) {
         let old = self.cubic.clamp;
         let clamp = clamp.unwrap_or(u32::MAX);
@@ -257,7 +257,7 @@ impl TcpSender {
         }
     }
 
-    /// Gives back the round-trip times of the oldest and the newest segment that it acknowledges.
+    /// Returns the round-trip times of the oldest and the newest segment that it acknowledges.
     fn take_in(&mut self, now_ns: u64, next: u32, blocks: &[(u32, u32)]) -> Option<(u64, u64)> {
         let (mut oldest, mut newest) = (None, None);
         while self.next < next {
@@ -302,7 +302,7 @@ impl TcpSender {
         }
     }
 
-    /// RACK: lost is what was sent before something that has arrived.
+    /// RACK: a segment is lost if a later one has arrived.
     fn find_losses(&mut self) -> u32 {
         let is_sure = self.sacked >= REORDERING || matches!(self.ca_state, CaState::Recovery | CaState::Loss);
         if !is_sure || (self.sacked == 0 && self.repeated == 0) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The model beside the live lab: equal caps, equal pacing and plain TCP as real stacks had them on the same air (20 s
-//! after 12 s, one run each). Here the mean of three seeds, 40 s after 15 s. Where rate fallback feeds on itself, two
-//! seeds of the live lab differ by 10% as well, and there the bounds are wide; the table says how wide.
+//! The model beside the live lab: equal caps, equal pacing and plain TCP as measured with real stacks on the same
+//! channel (20 s after 12 s, one run each). Here the mean of three seeds, 40 s after 15 s. Where rate fallback feeds on
+//! itself, two seeds of the live lab differ by 10% as well, and there the bounds are wide; the table says how wide.
 
 use super::experiment::{CellMeasurement, RadioModel, cell, run};
 
-/// One row of the frontier: what limits each station, and goodput (Mbit/s) and median RTT (ms) of the live lab.
+/// One row of the frontier: the limits of each station, and goodput (Mbit/s) and median RTT (ms) of the live lab.
 struct Row {
-    air: RadioModel,
+    radio: RadioModel,
     stations: usize,
     cap: Option<u32>,
     pacing_mbit: Option<f64>,
@@ -17,16 +17,16 @@ struct Row {
 }
 
 const CLOSE: (f64, f64) = (0.05, 0.06);
-/// Paced at exactly what the air carries: the queue is a random scan.
+/// Paced at exactly the channel's capacity: the queue is a random walk.
 const AT_CAPACITY: (f64, f64) = (0.05, 0.15);
 /// Under rate fallback.
 const NEAR: (f64, f64) = (0.08, 0.07);
 /// The model's plain TCP keeps less in the queues of a radio that has fallen back, and so moves more.
 const SAME_SHAPE: (f64, f64) = (0.30, 0.25);
 
-fn row(air: RadioModel, stations: usize, limits: (u32, f64), live: (f64, f64), within: (f64, f64)) -> Row {
+fn row(radio: RadioModel, stations: usize, limits: (u32, f64), live: (f64, f64), within: (f64, f64)) -> Row {
     Row {
-        air,
+        radio,
         stations,
         cap: Some(limits.0).filter(|cap| *cap > 0),
         pacing_mbit: Some(limits.1).filter(|mbit| *mbit > 0.0),
@@ -38,7 +38,7 @@ fn row(air: RadioModel, stations: usize, limits: (u32, f64), live: (f64, f64), w
 fn mean_of_three(row: &Row) -> CellMeasurement {
     let runs: Vec<CellMeasurement> = (1..=3)
         .map(|seed| {
-            let cell = cell(row.air, row.stations, 256, seed).limited(row.cap, row.pacing_mbit);
+            let cell = cell(row.radio, row.stations, 256, seed).limited(row.cap, row.pacing_mbit);
             run(&cell, 15.0, 40.0).expect("no engine, no configuration")
         })
         .collect();
@@ -53,7 +53,7 @@ fn mean_of_three(row: &Row) -> CellMeasurement {
 }
 
 #[test]
-fn the_frontier_is_that_of_the_live_lab() {
+fn model_agrees_with_the_live_lab() {
     use RadioModel::{Arf, ArfLossy, Fixed54};
     let rows = [
         row(Fixed54, 2, (0, 0.0), (19.3, 270.0), CLOSE),
@@ -96,7 +96,7 @@ fn the_frontier_is_that_of_the_live_lab() {
         if is_off {
             wrong.push(format!(
                 "{} x {}, {:?} {:?}: {:.1} Mbit/s and {:.0} ms, live {:?}",
-                row.air.name(),
+                row.radio.name(),
                 row.stations,
                 row.cap,
                 row.pacing_mbit,
@@ -110,7 +110,7 @@ fn the_frontier_is_that_of_the_live_lab() {
 }
 
 #[test]
-fn where_the_rate_falls_back_a_bit_too_much_is_worse_than_too_little() {
+fn slight_overcommitment_is_worse_than_underuse_with_rate_fallback() {
     let of = |cap| mean_of_three(&row(RadioModel::ArfLossy, 8, (cap, 0.0), (1.0, 0.0), NEAR));
     let (good, beyond, plain) = (of(56), of(80), of(0));
     assert!(

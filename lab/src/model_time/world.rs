@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All stations, the server and the air between them, from event to event.
+//! All stations, the server and the channel between them, from event to event.
 //!
-//! Input: a description. Output: after any time, the connections as they are then. The air is the lab's own model; one
-//! seed gives one run.
+//! Input: a description. Output: after any time, the connections' state. The channel is the lab's own model; one seed
+//! gives one run.
 
 use std::collections::VecDeque;
 
@@ -89,8 +89,8 @@ impl World {
     pub fn run_until(&mut self, end_ns: u64) {
         while self.now_ns < end_ns {
             let own = self.next_own_ns();
-            let air = self.medium.next_release_ns().unwrap_or(u64::MAX);
-            self.now_ns = own.min(air).clamp(self.now_ns, end_ns);
+            let channel = self.medium.next_release_ns().unwrap_or(u64::MAX);
+            self.now_ns = own.min(channel).clamp(self.now_ns, end_ns);
             let mut releases = std::mem::take(&mut self.releases);
             self.medium.advance(self.now_ns, &mut releases);
             for release in releases.drain(..) {
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// The next time at which something happens beside the air.
+    /// The next event outside the channel.
     fn next_own_ns(&self) -> u64 {
         let connections = self.connections.iter().map(|connection| {
             let plan = &connection.plan;
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// What a connection may send now.
+    /// Sends what a connection may send now.
     fn send(&mut self, index: usize, first: Option<u32>) {
         let connection = &mut self.connections[index];
         if connection.is_over(self.now_ns) {

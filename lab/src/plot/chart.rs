@@ -34,9 +34,9 @@ pub struct Chart<'a> {
 #[derive(Clone, Copy, PartialEq)]
 pub enum ChartKind {
     Lines,
-    /// Both axes are of decimal logarithms, and labelled with what these are of.
+    /// Both axes have decimal logarithms, labelled with the numbers themselves.
     Powers,
-    /// In place of each line a bar at each of its points, which are at 1, 2...
+    /// A bar at each point of a line instead, at 1, 2...
     Bars,
 }
 
@@ -57,7 +57,7 @@ impl Line {
 }
 
 impl Chart<'_> {
-    /// Nothing of no points.
+    /// Draws no file without points.
     pub fn draw(&self, file: &Path) -> Result<Option<PathBuf>> {
         if self.is_empty() {
             return Ok(None);
@@ -146,7 +146,7 @@ fn plain(value: &f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// What this is the logarithm of, to a digit or two.
+/// The number of this logarithm, to a digit or two.
 fn power(logarithm: &f64) -> String {
     let value = 10_f64.powf(*logarithm);
     let unit = 10_f64.powf((logarithm - 1.0).floor());

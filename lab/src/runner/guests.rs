@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Variants that need another kernel or clock than this machine's.
-//! Input: the selected variants, the scenario's name and parameters. Output: the results of the same binary and
-//! scenario in a guest, one boot for all variants that share it. Judges nothing.
+//! Variants that need another kernel or clock than this machine's. Input: the selected variants, the scenario's name
+//! and parameters. Output: the results of the same binary and scenario in a guest, one boot for all variants that share
+//! it. Judges nothing.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use crate::outcome::Results;
 use crate::parameters::Parameters;
 use crate::scenario::Variant;
 
-/// What `giveway-lab run --exactly` leaves for the host, in its folder.
+/// The results of `giveway-lab run --exactly`, in its folder.
 pub const RESULTS_FILE: &str = "results.json";
 /// Emulated, a second of traffic takes five to ten of the host's.
 const SLOWDOWN: f64 = 20.0;
@@ -59,7 +59,7 @@ pub fn run(scenario: &str, (guest, variants): &GuestGroup, parameters: &Paramete
     let mut results: Results =
         serde_json::from_reader(BufReader::new(read)).with_context(|| format!("cannot read {}", file.display()))?;
     for variant in variants {
-        // Of the whole guest: a warning cannot be put down to one of its variants.
+        // Of the whole guest: a warning cannot be attributed to one variant.
         results.set(&variant.name, "kernel_warnings", ended.complaints.len() as f64);
     }
     Ok(results)
@@ -72,7 +72,7 @@ fn programs(variants: &[&Variant]) -> Result<Vec<PathBuf>> {
 
 fn command(scenario: &str, variants: &[&Variant], parameters: &Parameters) -> Vec<OsString> {
     let settings = parameters.settings();
-    // Chosen here already, and some words may name none of the variants there.
+    // Already chosen here, and some words may name none of the variants there.
     let settings = settings.iter().filter(|setting| !setting.starts_with("variants="));
     let settings = settings.flat_map(|setting| ["--set", setting]);
     let names = variants.iter().flat_map(|variant| ["--exactly", &variant.name]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Several variants at once, each in a process of its own: what a lab of one variant leaves, several of them leave.
-//! Input: the selected variants, how many at once. Output: the results of all rounds, and below `OUT/labs` what each left.
-//! Those that follow each other in the plan are at work together. Judges nothing.
+//! Several variants at once, each in a process of its own, with the same results as one lab. Input: the selected
+//! variants, how many at once. Output: the results of all rounds, and below `OUT/labs` the files of each. Variants that
+//! follow each other in the plan run together. Judges nothing.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,9 +20,9 @@ use crate::process::Process;
 use crate::progress::Progress;
 use crate::scenario::Variant;
 
-/// A day is the longest that a scenario can be told to measure.
+/// A day is the longest that a scenario may measure.
 const LASTS_AT_MOST: Duration = Duration::from_secs(100_000);
-/// A lab that is asked to end takes down what it put up.
+/// An interrupted lab takes down what it created.
 const TAKES_DOWN_WITHIN: Duration = Duration::from_secs(20);
 
 /// A lab at work on one round of one variant.
@@ -116,7 +116,7 @@ impl<'a> Lab<'a> {
 
 impl Drop for Lab<'_> {
     fn drop(&mut self) {
-        // One that has to be killed leaves namespaces, which the next run sweeps away.
+        // A lab that has to be killed leaves namespaces, which the next run removes.
         let _ = self.process.stop(TAKES_DOWN_WITHIN);
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Users of the machine and hosts on the link that do their worst for a minute, beside honest traffic with deadlines, an
-//! honest upload and a service in real time. What each can take from the others, and what it makes the daemon spend.
+//! Users of the machine and hosts on the link that do their worst for a minute, beside honest traffic with deadlines,
+//! an honest upload and a real-time service: what each can take from the others, and what it costs the daemon.
 
 mod abuser;
 mod experiment;
@@ -16,7 +16,7 @@ use experiment::Abuse;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "abuse",
-    about: "A user without grants, one with grants, a device without the group's key and one with it each do their worst for a minute, beside packets with deadlines, an upload and a timer. `plain` has no giveway",
+    about: "A user without grants, one with grants, an outsider without the group's key and one with it each do their worst for a minute, beside packets with deadlines, an upload and a timer. `plain` has no giveway",
     seconds: 60,
     warmup_s: 0,
     parameters: &[Parameter::choice(
@@ -30,7 +30,7 @@ pub const SCENARIO: Scenario = Scenario {
 const ABUSERS: [(&str, Abuser); 4] = [
     ("user", Abuser::User),
     ("granted", Abuser::Granted),
-    ("stranger", Abuser::Stranger),
+    ("outsider", Abuser::Outsider),
     ("member", Abuser::Member),
 ];
 
@@ -66,7 +66,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
 fn promises(name: &str, plain: &str, is_here: bool) -> Vec<Check> {
     let check = |metric, relation| Check::metric(name, metric, relation);
     let mut checks = vec![
-        // One that did nothing shows nothing.
+        // An idle abuser proves nothing.
         check("abuses", Relation::AtLeast(100.0)),
         check("late", Relation::Exactly(0.0)),
         check("refused_percent", Relation::AtMost(1.0)),
@@ -74,7 +74,7 @@ fn promises(name: &str, plain: &str, is_here: bool) -> Vec<Check> {
         check("authenticated_at_end", Relation::Exactly(1.0)),
         check("daemon_cpu_percent", Relation::AtMost(10.0)),
         check("priority_cpu_percent", Relation::AtMost(30.0)),
-        // The allocator's arenas come and go by less.
+        // The allocator's arenas vary by less.
         check("daemon_growth_mb", Relation::AtMost(1.0)),
         Check::over(name, plain, "best_effort_mbit", Relation::AtLeast(0.9)),
     ];

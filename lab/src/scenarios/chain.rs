@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! P3 and P4 together: a request with a deadline crosses the network, is handled and answered, beside computing
-//! processes, floods of pings and bulk TCP on both ends. What each part of giveway makes of it alone, and all of them.
+//! processes, floods of pings and bulk TCP on both ends. The effect of each part of giveway alone, and of all.
 
 mod experiment;
 mod fate;
@@ -30,7 +30,7 @@ pub const SCENARIO: Scenario = Scenario {
     plan: &plan,
 };
 
-/// In each variant that has not everything on.
+/// In each variant without all parts.
 const REQUESTS_OTHERS: u64 = 2_000;
 
 /// P3, table 1: the longest that a packet took from the network to the process.
@@ -47,7 +47,7 @@ const VARIANTS: [&str; 8] = [
     "queue+wake",
     ALL,
 ];
-/// With `wake` nothing needs to be real time all the time.
+/// With `wake` the service need not be real-time all the time.
 const ALL: &str = "all";
 
 fn parts(name: &str) -> Parts {
@@ -83,7 +83,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     checks.extend([
         Check::metric(ALL, "late", Relation::Exactly(0.0)).always(),
         Check::metric(ALL, "warnings", Relation::Exactly(0.0)).always(),
-        Check::metric(ALL, "refused_untold", Relation::Exactly(0.0)).always(),
+        Check::metric(ALL, "refused_unnotified", Relation::Exactly(0.0)).always(),
         // A queue that refuses everything is never late.
         Check::metric(ALL, "admitted_percent", Relation::AtLeast(90.0)).always(),
         Check::metric(ALL, "delivery_max_us", Relation::AtMost(PAPER_DELIVERY_US))
@@ -99,7 +99,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             ("ms after it was made", "requests that are answered, %"),
             VARIANTS,
         )],
-        columns: "requests admitted refused refused_told late completion_p50_ms completion_p99_ms completion_max_ms \
+        columns: "requests admitted refused refused_notified late completion_p50_ms completion_p99_ms completion_max_ms \
                   delivery_p50_us delivery_max_us",
     })
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The daemon dies or hangs at random moments: nothing of it may be left after a second, or six.
+//! The daemon dies or hangs at random times: everything must be undone after a second, or six.
 
 pub mod changes;
 mod ending;
@@ -7,7 +7,7 @@ pub mod experiment;
 
 use anyhow::Result;
 
-use super::on_air::{MEDIUM, rtt_ms, stations};
+use super::shared_channel::{MEDIUM, rtt_ms, stations};
 use crate::access_point::{AccessPoint, Cap, FIXED54, media};
 use crate::cell::Cell;
 use crate::experiment::Run;
@@ -31,7 +31,7 @@ pub const SCENARIO: Scenario = Scenario {
     plan: &plan,
 };
 
-/// A tenth of what a station's cwnd grows to without a cap.
+/// A tenth of a station's cwnd without a cap.
 const CAP_SEGMENTS: u64 = 20;
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
@@ -59,7 +59,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         let limit_s = ending::HANG.as_secs_f64();
         checks.push(Check::metric(name, "replaced_max_s", Relation::AtMost(limit_s)).always());
     }
-    // More than half of the kills come late enough to find each kind of change: without any, nothing was shown.
+    // More than half of the kills come late enough to find each kind of change: otherwise nothing was tested.
     for kind in [
         "kills_with_caps",
         "kills_with_queue",

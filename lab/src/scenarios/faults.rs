@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Each distinct system call of the daemon and of its watchdog fails once: at the start, in two seconds of work, at the
-//! end. Either of them may refuse or go on, in clear words; nothing may hang, panic or be left.
+//! end. Either may refuse to run or continue, with a clear message; nothing may hang, panic or remain.
 
 mod calls;
 mod experiment;
@@ -17,7 +17,7 @@ use injector::RunPhase;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "faults",
-    about: "Each distinct system call of the daemon and its watchdog fails once: whether anything is left, hangs or goes unsaid",
+    about: "Each distinct system call of the daemon and its watchdog fails once: whether anything is left, hangs or goes unreported",
     seconds: 2,
     warmup_s: 0,
     parameters: &[
@@ -47,8 +47,8 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             ("end", RunPhase::End),
         ] {
             let name = format!("{process}/{word}");
-            // Their own bounds, however short the run is.
-            for metric in ["left", "hangs", "own_panics", "unsaid", "unclear"] {
+            // These bounds hold at any length.
+            for metric in ["left", "hangs", "own_panics", "unreported", "unclear"] {
                 checks.push(Check::metric(&name, metric, Relation::Exactly(0.0)).always());
             }
             checks.push(Check::metric(&name, "failed_calls", Relation::AtLeast(1.0)).always());
@@ -62,6 +62,6 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         variants,
         checks,
         plots: vec![],
-        columns: "failed_calls not_met refused went_on ended others_panics left_until_revert left hangs own_panics unsaid unclear",
+        columns: "failed_calls not_met refused went_on ended others_panics left_until_revert left hangs own_panics unreported unclear",
     })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What limits cost traffic that has none: its throughput and the time of giveway's programs for its packets, while one limit
-//! exists and while none does. And a thousand limits at once.
+//! The cost of limits for unlimited traffic: its throughput and the run time of giveway's programs for its packets,
+//! while one limit exists and while none does. And a thousand limits at once.
 
 pub mod flows;
 mod many;
@@ -103,7 +103,7 @@ fn checks_of(name: &str, is_guest: bool) -> Vec<Check> {
     let mut checks = vec![
         metric(&no_limit, "attached", Relation::Exactly(0.0)),
         metric(&no_limit, "limits_ns_per_packet", Relation::Exactly(0.0)),
-        // Else it would be about nothing.
+        // Otherwise it would test nothing.
         metric(&one_limit, "limits_runs_per_packet", Relation::AtLeast(0.01)),
     ];
     checks.push(if is_guest {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Links as people have them: several uplinks, chosen in each way that Linux has, a VPN that moves the default route, a
-//! network manager that resets the queue, a modem that is slower than the LAN, a link that moves to another namespace and
-//! back. Twice as much is offered as each may carry: what arrives by which, and how long it takes after each change
-//! until that holds.
+//! Common network setups: several uplinks, selected in each way that Linux has, a VPN that moves the default route, a
+//! network manager that resets the queue, a modem that is slower than the LAN, a link that moves to another namespace
+//! and back. Twice the rate of each link is offered: what arrives by which, and how long after each change until that
+//! holds.
 
 mod place;
 
@@ -34,14 +34,14 @@ pub const SCENARIO: Scenario = Scenario {
 /// Of the first link, and of the second.
 const RATES_MBIT: [f64; 2] = [20.0, 4.0];
 const OFFERED_MBIT: [f64; 2] = [40.0, 20.0];
-/// Of the rate what arrives in a short window, where that holds.
+/// Of the rate, in a short window, once it holds.
 const SETTLED: std::ops::Range<f64> = 0.5..1.15;
-/// The same of all that is measured: headers that the remote host does not count have a part in the rate.
+/// The same over the whole measurement: headers that the remote host does not count are part of the rate.
 const HOLDS: Relation = Relation::Between(0.85, 1.03);
-/// Routes are looked at once a second, and this machine may be busy.
+/// Routes are checked once a second, and this machine may be busy.
 const AT_ONCE_S: f64 = 5.0;
 const RESET_WITHIN_S: f64 = 30.0;
-/// After ten seconds without a way that leads to it a link is let go, and looked for each second.
+/// After ten seconds without a route a link is released, and checked each second.
 const LET_GO_WITHIN_S: f64 = 14.0;
 /// Connections, for the kernel to spread over next hops.
 const FLOWS: usize = 16;
@@ -49,7 +49,7 @@ const TUNNEL: &str = "tun0";
 const TUNNEL_PORT: u16 = 7_777;
 const LOCAL_PORT: u16 = 5_551;
 const LOCAL_MBIT: f64 = 100.0;
-/// More than any of it takes, so that a cell says what it has measured.
+/// Above all of these times, so that a cell reports what it has measured.
 const LIMIT: Duration = Duration::from_secs(60);
 const RESETS: u64 = 7;
 const RESET_EVERY: Duration = Duration::from_secs(10);
@@ -57,7 +57,7 @@ const RESET_EVERY: Duration = Duration::from_secs(10);
 type LinkExperiment = fn(&mut LinkTrial) -> Result<()>;
 
 type Bound = (&'static str, Relation);
-/// Its name, what is done, how long that takes at most without the warm-up and the measurement, and what must come of it.
+/// Its name, the experiment, its longest time without the warm-up and the measurement, and its bounds.
 type Row = (&'static str, LinkExperiment, f64, &'static [Bound]);
 
 const IPV6_ALONE: &str = "ipv6-alone";
@@ -103,7 +103,7 @@ const CELLS: [Row; 11] = [
         |trial| trial.reset_once(),
         16.0,
         &[
-            ("said", Relation::Exactly(1.0)),
+            ("reported", Relation::Exactly(1.0)),
             ("first_holds_s", Relation::AtMost(RESET_WITHIN_S)),
             ("first_of_rate", HOLDS),
         ],
@@ -113,9 +113,9 @@ const CELLS: [Row; 11] = [
         |trial| trial.reset_every_10_s(),
         85.0,
         &[
-            // As often as it may come back.
+            // As often as it may be reinstalled.
             ("came_back", Relation::Exactly(3.0)),
-            ("said", Relation::Exactly(1.0)),
+            ("reported", Relation::Exactly(1.0)),
             ("lost_of_offered", Relation::AtLeast(0.95)),
             ("first_holds_s", Relation::AtMost(AT_ONCE_S)),
             ("first_of_rate", HOLDS),
@@ -131,7 +131,7 @@ const CELLS: [Row; 11] = [
             ("local_of_offered", Relation::AtLeast(0.95)),
         ],
     ),
-    // Unless it is said otherwise.
+    // Unless configured otherwise.
     (
         "local-in-the-rate",
         |trial| trial.beside_local("limited"),
@@ -198,7 +198,7 @@ fn words<const N: usize>(lines: [&str; N]) -> Vec<String> {
     lines.map(Into::into).into()
 }
 
-/// One cell: where it is tried, and what is found.
+/// One cell: its testbed and its results.
 struct LinkTrial<'a> {
     place: MultihomedDevice,
     warmup_s: f64,
@@ -216,7 +216,7 @@ impl LinkTrial<'_> {
         self.outcome.note(self.run.name, place, words);
     }
 
-    /// A second way has appeared: until what both carry is what their rates allow, and what that is.
+    /// A second route has appeared: until both links carry what their rates allow, and how much that is.
     fn tell_both(&mut self, began: Instant) -> Result<()> {
         self.run.progress.tick("a second way");
         let held = self.place.settle(PORT, &[0, 1], began)?;
@@ -251,7 +251,7 @@ impl LinkTrial<'_> {
         Ok(())
     }
 
-    /// Where the kernel spreads connections over next hops.
+    /// With the kernel's distribution of connections over next hops.
     fn spread(&mut self, lines: &[String], before: &str) -> Result<()> {
         self.place
             .device
@@ -260,7 +260,7 @@ impl LinkTrial<'_> {
         self.place.start_daemon(None, &[0], &json!({}))?;
         let began = Instant::now();
         self.place.ip(lines)?;
-        // Those that were connected before would keep to the link whose address they have.
+        // Earlier connections would keep to the link of their source address.
         for _ in 0..FLOWS {
             self.place.send(SERVER, PORT, None, OFFERED_MBIT[0] / 4.0)?;
         }
@@ -289,8 +289,8 @@ impl LinkTrial<'_> {
         Ok(())
     }
 
-    /// A client that has all but its own packets go through its tunnel, as wg-quick does it; then one that moves the link's own
-    /// route to a table of its own. The tunnel's packets go to the remote host itself.
+    /// A client that routes all but its own packets through its tunnel, as wg-quick does; then one that moves the
+    /// link's own route to a table of its own. The tunnel's packets go to the remote host itself.
     fn vpn(&mut self) -> Result<()> {
         let far: std::net::SocketAddrV4 = format!("{}:{TUNNEL_PORT}", FAR[0]).parse()?;
         let _client = Role::start(&self.place.device, "reach-tunnel", &(TUNNEL, far))?;
@@ -314,7 +314,7 @@ impl LinkTrial<'_> {
             "rule add fwmark 52 lookup 52".into(),
             format!("route replace default dev {TUNNEL}"),
         ])?;
-        // A link that is let go keeps its queue for ten seconds.
+        // A released link keeps its queue for ten seconds.
         let most = self.place.most_of_rate(TUNNEL_PORT, 0, LET_GO_WITHIN_S)?;
         self.set("most_of_rate", most);
         let changes = self.place.queue_changes(0)?;
@@ -341,7 +341,7 @@ impl LinkTrial<'_> {
             Ok(reason.contains(words).then_some(reason))
         })?;
         self.note("status", &said);
-        self.set("said", 1.0);
+        self.set("reported", 1.0);
         Ok(())
     }
 
@@ -357,7 +357,7 @@ impl LinkTrial<'_> {
         self.run.progress.tick("reset");
         let began = Instant::now();
         self.place.reset(0)?;
-        self.says("taken back soon (1 of 3 times in ten minutes)")?;
+        self.says("restored soon (1 of 3 times in ten minutes)")?;
         let held_s = self.place.settle(PORT, &[0], began)?[0];
         self.set("first_holds_s", held_s);
         pause(self.warmup_s)?;
@@ -365,7 +365,7 @@ impl LinkTrial<'_> {
         Ok(())
     }
 
-    /// Lost on purpose, and said, until the link was down.
+    /// Removed on purpose, and reported, until the link was down.
     fn reset_every_10_s(&mut self) -> Result<()> {
         self.one_link()?;
         let began = Instant::now();
@@ -379,7 +379,7 @@ impl LinkTrial<'_> {
             }
         }
         self.set("came_back", came_back);
-        self.says("left alone until giveway is started again or the link was down")?;
+        self.says("not restored until giveway is restarted or the link was down")?;
         let [[lost, _]] = self.place.measure([PORT], self.seconds)?;
         self.set("lost_of_offered", lost / OFFERED_MBIT[0]);
         self.note("arrived", &format!("{lost:.2} Mbit/s, with the fight lost"));
@@ -393,7 +393,7 @@ impl LinkTrial<'_> {
         Ok(())
     }
 
-    /// What goes beyond the link's own subnet, alone and beside what does not.
+    /// Traffic beyond the link's own subnet, alone and beside traffic within it.
     fn beside_local(&mut self, local: &str) -> Result<()> {
         self.place.ip(&[default_by(0, "")])?;
         self.place.start_daemon(None, &[0], &json!({"local": local}))?;
@@ -413,7 +413,7 @@ impl LinkTrial<'_> {
         Ok(())
     }
 
-    /// The second link goes to another namespace, where nobody manages it, and comes back.
+    /// The second link moves to another namespace, where it is not managed, and back.
     fn moved(&mut self) -> Result<()> {
         let elsewhere = Namespace::create("elsewhere")?;
         let device = DEVICES[1];

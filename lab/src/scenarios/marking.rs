@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! In which access category frames of each class really leave: a station of Linux's own Wi-Fi stack (mac80211_hwsim) at
-//! an access point of hostapd, and a monitor that sees every frame. TCP and UDP, IPv4 and IPv6.
+//! The access category in which frames of each class really leave: a station of Linux's own Wi-Fi stack
+//! (mac80211_hwsim) at an access point of hostapd, and a monitor that captures every frame. TCP and UDP, IPv4 and IPv6.
 
 mod monitor;
 mod radio;
@@ -36,11 +36,11 @@ const ESTIMATED_S: f64 = 10.0;
 const WAYS: u16 = 4;
 const FIRST_PORT: u16 = 7000;
 
-/// What is sent, and what a rule says of it.
+/// A traffic, and its class by a rule.
 struct Traffic {
     name: &'static str,
     class: Option<Class>,
-    /// That the application sets.
+    /// Set by the application.
     dscp: u8,
 }
 
@@ -50,7 +50,7 @@ const AF11: u8 = 10;
 const AF41: u8 = 34;
 const EF: u8 = 46;
 
-/// Of each class, and what applications mark themselves.
+/// Of each class, and applications' own marks.
 const TRAFFIC: [Traffic; 8] = [
     of_class("realtime", Class::Realtime),
     of_class("stream", Class::Stream),
@@ -84,13 +84,13 @@ const fn own(name: &'static str, dscp: u8) -> Traffic {
 /// A frame's 802.1D user priority, and its packet's DSCP, of each of [`TRAFFIC`].
 type Expected = [(u8, u8); TRAFFIC.len()];
 
-/// As `docs/classes.md` has it. User priority 1 is AC_BK, 0 AC_BE, 4 AC_VI, 6 AC_VO.
+/// As `docs/reference/classes-and-marks.md` has it. User priority 1 is AC_BK, 0 AC_BE, 4 AC_VI, 6 AC_VO.
 const PLAIN: Expected = [(0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (6, EF), (6, EF), (0, LE)];
 const DEFAULT: Expected = [(0, 0), (0, 0), (0, 0), (0, 0), (1, LE), (1, LE), (6, EF), (1, LE)];
 const UNDER_HTB: Expected = [(0, 0), (0, 0), (0, 0), (0, 0), (1, CS1), (1, CS1), (6, EF), (1, CS1)];
 const CONFIGURED: Expected = [(6, EF), (4, AF41), (0, 0), (0, AF11), (1, LE), (1, LE), (0, 0), (1, LE)];
 
-/// By its name, how giveway is configured, none: without it, and what must come of it.
+/// Its name, giveway's configuration (None: without it), and the expected marks.
 type Setting = (&'static str, Option<fn() -> Value>, Expected);
 
 const SETTINGS: [Setting; 5] = [
@@ -177,7 +177,7 @@ fn start(radio: &Radio, mut configuration: Value, run: &Run) -> Result<Daemon> {
     Ok(daemon)
 }
 
-/// The station's port tells a frame's traffic and way.
+/// The station's port identifies a frame's traffic and transport.
 fn port(traffic: usize, way: u16) -> u16 {
     FIRST_PORT + traffic as u16 * WAYS + way
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What watching costs: many sockets of which few are active, and a daemon that has nothing to do.
-//! Not on the air: two namespaces and a wire.
+//! The cost of monitoring: many sockets of which few are active, and an idle daemon. Without an access point: two
+//! namespaces and a wire.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -40,7 +40,7 @@ pub const SCENARIO: Scenario = Scenario {
     plan: &plan,
 };
 
-/// What a device has that does nothing.
+/// The sockets of an idle device.
 const IDLE_SOCKETS: u64 = 5;
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
@@ -63,7 +63,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let most = open[0].0.clone();
     let mut checks = vec![
         goal(&most, "cpu_percent", Relation::AtMost(1.0)),
-        goal(&most, "ss_over_pass", Relation::AtLeast(100.0)),
+        goal(&most, "ss_over_poll", Relation::AtLeast(100.0)),
     ];
     for (name, _) in idle {
         checks.push(goal(name, "cpu_percent", Relation::AtMost(0.3)));
@@ -78,15 +78,15 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             "cost",
             "CPU time of one look at all sockets",
             ("time, s", "events that are over, %"),
-            ["pass", "ss -tin", "ss -tinp"].map(|what| format!("{most}/{what}")),
+            ["poll", "ss -tin", "ss -tinp"].map(|what| format!("{most}/{what}")),
         )],
-        columns: "cpu_percent cpu_percent_bpf all_per_pass_us ss_tinp_ms ss_over_pass rss_mb",
+        columns: "cpu_percent cpu_percent_bpf all_per_poll_us ss_tinp_ms ss_over_poll rss_mb",
     })
 }
 
-/// A round lasts as long as the daemon's default time between two scans, so that each holds one.
+/// The daemon's default time between two scans, so that each round has one.
 const ROUND_S: f64 = 10.0;
-/// After a question, until the daemon has forgotten its own answer.
+/// After a request, until the daemon has forgotten its own answer.
 const AFTER_STATUS: Duration = Duration::from_millis(300);
 const PEER_LIMIT: Duration = Duration::from_secs(10);
 
@@ -102,8 +102,8 @@ struct Cost {
 }
 
 impl Cost {
-    /// What a daemon costs that watches: its own CPU time, that of its programs in other processes' context, and its
-    /// memory, beside one `ss` over the same sockets in the same round. What serves to measure is not in it.
+    /// The cost of a monitoring daemon: its own CPU time, that of its programs in other processes' context, and its
+    /// memory, beside one `ss` over the same sockets in the same round. Excludes the cost of measuring.
     fn run(&self, run: &Run) -> Result<Outcome> {
         let (name, raw) = (run.name, run.raw);
         let (device, peer) = raise_pair()?;
@@ -134,7 +134,7 @@ impl Cost {
             daemon.stop()?;
         }
         if let Some(key) = key {
-            // The results are kept; a key is not for keeping.
+            // The results are kept; a key is not.
             std::fs::remove_file(key).context("cannot remove the group's key")?;
         }
         Ok(outcome)
@@ -153,7 +153,7 @@ fn start_daemons(key: Option<&Path>, device: &Namespace, peer: &Namespace, run: 
     Ok((start(device, "giveway")?, others))
 }
 
-/// How many peers the daemon authenticates, once it is as many as there are.
+/// The number of peers that the daemon authenticates, once it is complete.
 fn await_peers(cost: &Cost, device: &Namespace) -> Result<u64> {
     let wanted = u64::from(cost.peer);
     wait_for("the peer to be authenticated", PEER_LIMIT, || {
@@ -188,7 +188,7 @@ fn describe(spent: &MeterReading, before: &Status, after: &Status) -> Metrics {
     let scans = (after.full_scans.count - before.full_scans.count) as f64;
     let polls_us = (after.polls.cpu_us - before.polls.cpu_us) as f64;
     let scans_us = (after.full_scans.cpu_us - before.full_scans.cpu_us) as f64;
-    // The counters span a little more than the window: a rate makes of them the polls within it.
+    // The counters span a little more than the window: scaled to the polls within it.
     let span_s = (after.uptime_s - before.uptime_s).max(f64::MIN_POSITIVE);
     let looks = (passes + scans) / span_s * spent.elapsed_ns / 1e9;
     let all_ns = spent.daemon_ns + spent.programs_ns;
@@ -199,17 +199,16 @@ fn describe(spent: &MeterReading, before: &Status, after: &Status) -> Metrics {
         ("bpf_runs_per_s".into(), spent.program_runs * 1e9 / spent.elapsed_ns),
         ("machine_busy_percent".into(), spent.machine_busy_percent()),
         ("polls_per_s".into(), (passes + scans) / span_s),
-        ("all_per_pass_us".into(), all_ns / 1e3 / looks),
+        ("all_per_poll_us".into(), all_ns / 1e3 / looks),
         ("poll_us".into(), polls_us / passes),
     ]);
     if scans > 0.0 {
-        round.insert("scan_us".into(), scans_us / scans);
+        round.insert("full_scan_us".into(), scans_us / scans);
     }
     round
 }
 
-/// The mean of each metric over the rounds, so that what happens once a minute counts, with the median and the
-/// extremes beside it.
+/// The mean of each metric over the rounds, so that rare events count, with the median and the extremes beside it.
 fn summarize(outcome: &mut Outcome, point: &str, rounds: &[Metrics]) {
     let of = |metric: &str| -> Vec<f64> { rounds.iter().filter_map(|round| round.get(metric).copied()).collect() };
     for metric in rounds.iter().flat_map(Metrics::keys).collect::<BTreeSet<_>>() {
@@ -217,12 +216,12 @@ fn summarize(outcome: &mut Outcome, point: &str, rounds: &[Metrics]) {
         outcome.set(point, metric, mean(&values));
         outcome.percentiles(point, &format!("{metric}_*"), &values, &[0, 50, 100]);
     }
-    // CPU time over CPU time: the daemon's whole cost, its scans and its programs in the senders included.
-    let [ss, pass] = ["ss_tinp_cpu_ms", "all_per_pass_us"].map(|metric| mean(&of(metric)));
-    let ss_over_pass = ss.zip(pass).map(|(ss_ms, poll_us)| ss_ms * 1e3 / poll_us);
-    outcome.set(point, "ss_over_pass", ss_over_pass);
+    // CPU time over CPU time: the daemon's whole cost, including its scans and its programs in the senders.
+    let [ss, pass] = ["ss_tinp_cpu_ms", "all_per_poll_us"].map(|metric| mean(&of(metric)));
+    let ss_over_poll = ss.zip(pass).map(|(ss_ms, poll_us)| ss_ms * 1e3 / poll_us);
+    outcome.set(point, "ss_over_poll", ss_over_poll);
     for (what, metric, unit_s) in [
-        ("pass", "all_per_pass_us", 1e-6),
+        ("poll", "all_per_poll_us", 1e-6),
         ("ss -tin", "ss_tin_cpu_ms", 1e-3),
         ("ss -tinp", "ss_tinp_cpu_ms", 1e-3),
     ] {

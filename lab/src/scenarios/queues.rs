@@ -79,7 +79,7 @@ pub const ROWS: &[Scenario] = &[
                     variant("alone", UplinkQueue::Fifo, None),
                     variant("plain", UplinkQueue::Fifo, upload()),
                     variant("giveway", giveway(true), upload()),
-                    variant("giveway-without-gate", giveway(false), upload()),
+                    variant("giveway-without-cpu-gate", giveway(false), upload()),
                     // Half of the link.
                     variant("download", giveway(true), Some(Load::Download { mbit: 50 })),
                 ])
@@ -130,7 +130,7 @@ pub const ROWS: &[Scenario] = &[
             variants: deadline::variants,
             bounds: |_| Ok(deadline::bounds()),
             plots: |_| deadline::figures(),
-            columns: "sent refused refused_told late late_percent promised_percent total_mean_us total_max_us",
+            columns: "sent refused refused_notified late late_percent promised_percent total_mean_us total_max_us",
         },
     },
     // Before each kind of queue.
@@ -172,7 +172,7 @@ pub const ROWS: &[Scenario] = &[
             variants: auto_rate::variants,
             bounds: |_| Ok(auto_rate::bounds()),
             plots: |names| vec![Plot::timeline(Trace::Goodput, names)],
-            columns: "goodput_mbit rtt_p50_ms rtt_p95_ms probe_p50_ms probe_p95_ms found_mbit",
+            columns: "goodput_mbit rtt_p50_ms rtt_p95_ms probe_p50_ms probe_p95_ms estimated_mbit",
         },
     },
     // Whether the foreground gets what it has alone, how soon, and what the background moves when nobody else sends.

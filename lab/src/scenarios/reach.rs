@@ -113,11 +113,11 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         let metric = |metric, holds| Check::metric(name, metric, holds).always();
         checks.extend([
             metric("arrived_of_limit", Relation::AtLeast(SENDS)),
-            metric("silently_beyond", Relation::Exactly(0.0)),
+            metric("silently_exceeded", Relation::Exactly(0.0)),
         ]);
         if way == SendingPath::Link && !matches!(kind, SocketKind::Raw | SocketKind::Packet) {
             // Nor is it said where it is not so.
-            checks.push(metric("said", Relation::Exactly(0.0)));
+            checks.push(metric("reported", Relation::Exactly(0.0)));
             checks.push(metric("arrived_of_limit", Relation::AtMost(HOLDS)));
         }
         if way == SendingPath::KernelSocket {
@@ -129,7 +129,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         variants,
         checks,
         plots: vec![],
-        columns: "arrived_of_limit holds said silently_beyond",
+        columns: "arrived_of_limit holds reported silently_exceeded",
     })
 }
 
@@ -150,9 +150,9 @@ fn send(way: SendingPath, kind: SocketKind, warmup_s: f64, seconds: f64, run: &R
     let holds = of_limit <= HOLDS;
     outcome.set(run.name, "arrived_of_limit", of_limit);
     outcome.set(run.name, "holds", f64::from(u8::from(holds)));
-    outcome.set(run.name, "said", said.len() as f64);
+    outcome.set(run.name, "reported", said.len() as f64);
     let is_silent = !holds && said.is_empty();
-    outcome.set(run.name, "silently_beyond", f64::from(u8::from(is_silent)));
+    outcome.set(run.name, "silently_exceeded", f64::from(u8::from(is_silent)));
     let arrived = format!("{mbit:.2} of {LIMIT_MBIT} Mbit/s arrive");
     outcome.note(run.name, if holds { "holds" } else { "beyond" }, &arrived);
     for (place, words) in &said {

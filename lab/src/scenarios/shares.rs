@@ -50,7 +50,7 @@ const POLICIES: [(&str, Policy); 6] = [
 
 impl Policy {
     /// `air`: where the oracle is asked.
-    fn apply(self, cell: WorldOptions, air: RadioModel, rtt_ms: u64) -> Result<WorldOptions> {
+    fn apply(self, cell: WorldOptions, radio: RadioModel, rtt_ms: u64) -> Result<WorldOptions> {
         let stations = cell.stations;
         Ok(match self {
             Self::Plain => cell,
@@ -58,7 +58,7 @@ impl Policy {
                 "[cap]\ncapacity_mbit = {PAPER_CAPACITY_MBIT}\nmargin_bytes = {PAPER_MARGIN_BYTES}\nrtt_ms = {rtt_ms}\n"
             )),
             Self::Found(prefer) => cell.managed(&format!("[cap]\npolicy = \"estimated\"\nprefer = \"{prefer}\"\n")),
-            Self::Oracle => cell.limited(best_equal_cap(air, stations, rtt_ms)?, None),
+            Self::Oracle => cell.limited(best_equal_cap(radio, stations, rtt_ms)?, None),
         })
     }
 }
@@ -100,17 +100,17 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let (warmup_s, seconds) = (parameters.count("warmup_s") as f64, parameters.count("seconds") as f64);
     let rtt_ms = parameters.count("rtt_ms");
     let estimated_s = (warmup_s + seconds) / 50.0;
-    for air in RadioModel::ALL {
+    for radio in RadioModel::ALL {
         for stations in parameters.counts("stations")? {
             for (name, policy) in POLICIES {
                 let act = move |of: &Run| {
-                    let cell = policy.apply(cell(air, stations as usize, rtt_ms, of.seed), air, rtt_ms)?;
+                    let cell = policy.apply(cell(radio, stations as usize, rtt_ms, of.seed), radio, rtt_ms)?;
                     let mut outcome = outcome(of.name, &run(&cell, warmup_s, seconds)?);
                     let cap = cell.connections.first().and_then(|connection| connection.clamp);
                     outcome.set(of.name, "cap_segments", cap.map(f64::from));
                     Ok(outcome)
                 };
-                let name = format!("{}/{stations}/{name}", air.name());
+                let name = format!("{}/{stations}/{name}", radio.name());
                 variants.push(Variant::new(name, None, estimated_s, act));
             }
         }
@@ -131,15 +131,15 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         steady("rtt-mix", |seed, _| rtt_mix(seed));
         steady("demand", demand);
     }
-    for air in [RadioModel::Fixed54, RadioModel::ArfLossy] {
-        for strangers in [1, 3, 5, 7] {
+    for radio in [RadioModel::Fixed54, RadioModel::ArfLossy] {
+        for without_giveway in [1, 3, 5, 7] {
             for (name, policy) in [POLICIES[0], POLICIES[3]] {
                 let act = move |of: &Run| {
-                    let mut cell = policy.apply(cell(air, STATIONS, rtt_ms, of.seed), air, rtt_ms)?;
-                    cell.engines[..strangers].fill(None);
-                    Ok(beside(of.name, &run(&cell, warmup_s, seconds)?, strangers))
+                    let mut cell = policy.apply(cell(radio, STATIONS, rtt_ms, of.seed), radio, rtt_ms)?;
+                    cell.engines[..without_giveway].fill(None);
+                    Ok(beside(of.name, &run(&cell, warmup_s, seconds)?, without_giveway))
                 };
-                let name = format!("mixed/{}/{strangers}/{name}", air.name());
+                let name = format!("mixed/{}/{without_giveway}/{name}", radio.name());
                 variants.push(Variant::new(name, None, estimated_s, act));
             }
         }
@@ -148,7 +148,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         variants,
         checks: Vec::new(),
         plots: Vec::new(),
-        columns: "goodput_mbit jain retransmits retransmits_percent rtt_p50_ms rtt_p99_ms cap_segments down_s up_s theirs_mbit ours_mbit",
+        columns: "goodput_mbit jain retransmits retransmits_percent rtt_p50_ms rtt_p99_ms cap_segments down_s up_s without_mbit with_mbit",
     })
 }
 
@@ -175,12 +175,12 @@ fn outcome(point: &str, measured: &CellMeasurement) -> Outcome {
 }
 
 /// What each station gets in the mean: the first ones, without giveway, and the others.
-fn beside(point: &str, measured: &CellMeasurement, strangers: usize) -> Outcome {
+fn beside(point: &str, measured: &CellMeasurement, without_giveway: usize) -> Outcome {
     let mut outcome = outcome(point, measured);
-    let (theirs, ours) = measured.shares_mbit.split_at(strangers);
+    let (theirs, ours) = measured.shares_mbit.split_at(without_giveway);
     let mean = |shares: &[f64]| shares.iter().sum::<f64>() / shares.len().max(1) as f64;
-    outcome.set(point, "theirs_mbit", mean(theirs));
-    outcome.set(point, "ours_mbit", mean(ours));
+    outcome.set(point, "without_mbit", mean(theirs));
+    outcome.set(point, "with_mbit", mean(ours));
     outcome
 }
 

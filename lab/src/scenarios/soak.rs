@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
 
-use crate::air::STATION_DEVICE;
 use crate::applicant::{self, Starts};
+use crate::channel::STATION_DEVICE;
 use crate::experiment::Run;
 use crate::giveway::{self, Daemon, answers};
 use crate::interrupt::pause_until;

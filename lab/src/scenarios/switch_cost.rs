@@ -2,7 +2,7 @@
 //! P0, table 1, today: what it costs to hand packet work to a softirq, and to a thread for each priority. P0 counted
 //! 2,177 and 5,484 cycles of its phone's processor; here it is instructions, in virtual time.
 
-pub mod trial;
+pub mod handover;
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use crate::parameters::{Parameter, Parameters};
 use crate::role::Role;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
 use crate::uplink::queue::work_in_threads;
-use trial::{FROM, HandOver, TO};
+use handover::{FROM, HandOver, TO};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "switch-cost",

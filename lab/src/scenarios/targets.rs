@@ -117,7 +117,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             add(&name, COUNTED_S + 6.0, Box::new(move |run: &Run| counted(way, run)));
         }
         for (direction, way) in WAYS {
-            let name = format!("{kernel}/user-lifts/{direction}");
+            let name = format!("{kernel}/user-overrides/{direction}");
             let metric = |metric, holds| Check::metric(&name, metric, holds).always();
             checks.extend([
                 metric("refused", Relation::Exactly(1.0)),

@@ -27,7 +27,7 @@ pub const SCENARIO: Scenario = Scenario {
 
 const LINK_MBIT: f64 = 20.0;
 const ALONE: &str = "upload";
-/// What a queue of strict priority leaves of a link for what is not background: all but the minimum rate (`docs/queue.md`), and
+/// What a queue of strict priority leaves of a link for what is not background: all but the minimum rate (`docs/explanation/queue-and-admission.md`), and
 /// what the work's own acknowledgements and this machine take.
 const UPLOAD_KEEPS: f64 = 0.9;
 /// A twentieth of the link; the minimum rate is half a percent.

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 
 use crate::access_point::AccessPoint;
-use crate::air::SERVER_ADDRESS;
 use crate::cell::{Cell, station_address};
+use crate::channel::SERVER_ADDRESS;
 use crate::experiment::Run;
 use crate::giveway::Daemon;
 use crate::link::wire::{self, NOBODY_ADDRESS, RECEIVER_ADDRESS, SENDER_ADDRESS, Wire, queue_configuration};

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_are_counted_by_where_they_go() {
+    fn packets_are_counted_by_destination() {
         let mut packet = [0; 40];
         packet[0] = 0x46;
         packet[9] = TCP;

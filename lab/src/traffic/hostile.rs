@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn extension_chains_are_shorter_and_longer_than_anyone_reads() {
+    fn extension_chains_fall_below_and_exceed_the_parsers_limit() {
         let is_extension = |next: u8| [HOP_BY_HOP, ROUTING, FRAGMENT, DESTINATION].contains(&next);
         let frames = draws(PacketKind::Ipv6Extensions).concat();
         let with_none = frames.iter().filter(|frame| payload(frame)[6] == UDP).count();
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_stand_before_the_packet() {
+    fn vlan_tags_precede_the_packet() {
         for frame in draws(PacketKind::Vlan).concat() {
             let tag = u16::from_be_bytes([frame[12], frame[13]]);
             assert!([0x8100, 0x88a8, 0x9100].contains(&tag));

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_iperf3_reports_is_placed_in_the_variants_time() {
+    fn iperf3_intervals_are_shifted_to_the_variants_time() {
         let text = r#"{"intervals":[{"streams":[{"start":0,"end":0.5,"bytes":1448,"snd_cwnd":14480,"rtt":256000}],
             "sum":{"bytes":1448}}]}"#;
         let seen = parse(text, false, 0.5).expect("readable");
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_after_the_time_that_counts_loses_nothing() {
+    fn error_after_the_measured_time_is_ignored() {
         let text =
             r#"{"intervals":[{"streams":[{"start":0,"end":0.5,"bytes":1448}],"sum":{"bytes":1448}}],"error":"late"}"#;
         assert!(parse(text, false, 0.5).is_ok());

@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::SockRef;
 
-use crate::air::SERVER_ADDRESS;
 use crate::calls::unsent_bytes;
+use crate::channel::SERVER_ADDRESS;
 use crate::namespace::Namespace;
 use crate::role::Role;
 use crate::traffic::realtime::monotonic_ns;

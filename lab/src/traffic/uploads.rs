@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::endless::{Arrivals, spawn_observed_sender, start_sink};
 use super::realtime::monotonic_ns;
-use crate::air::SERVER_ADDRESS;
 use crate::cell::Cell;
+use crate::channel::SERVER_ADDRESS;
 use crate::outcome::{Curve, Trace};
 use crate::role::Role;
 use crate::statistics::mean;
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_reached_once_half_a_second_had_it() {
+    fn rate_is_reached_after_half_a_second_at_it() {
         assert_eq!(uploaded().goodput_mbit(0..1, 0.0, 2.0), 2.0);
         let reached_s = uploaded().reaches_s(0..1, (1.0, 5.0), 4.0).unwrap();
         assert!((reached_s - 1.5).abs() < 0.03, "{reached_s}");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn an_rtt_is_short_again_once_it_stays_so() {
+    fn rtt_has_recovered_once_it_stays_low() {
         let short_s = uploaded().stays_below_s((2.0, 5.0), 110.0).unwrap();
         assert!((1.0..1.3).contains(&short_s), "{short_s}");
         assert_eq!(uploaded().stays_below_s((2.0, 5.0), 90.0), None);

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 
 use super::{DEVICE_MAC, PACKET_BYTES, Shape, UplinkQueue};
-use crate::air::STATION_DEVICE;
 use crate::calls::set_nice;
+use crate::channel::STATION_DEVICE;
 use crate::namespace::{Namespace, ip};
 use crate::network::{End, add_pair};
 use crate::process::run;

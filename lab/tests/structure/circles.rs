@@ -45,7 +45,7 @@ fn drawn(files: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn a_circle_is_told_by_its_shortest_way() {
+fn circle_is_reported_by_its_shortest_path() {
     let files = [
         ("lib.rs", "mod a; mod b; mod c; mod d;"),
         ("a.rs", "use crate::b::{self, B}; pub struct A(B); fn a() { b::b() }"),
@@ -94,7 +94,7 @@ fn an_arrow_runs_to_the_file_that_defines() {
 }
 
 #[test]
-fn what_is_of_a_parent_by_super_has_no_arrow() {
+fn super_paths_make_no_arrow() {
     let of_child = |text| {
         drawn(&[
             ("lib.rs", "mod a; mod b; pub fn l() {}"),

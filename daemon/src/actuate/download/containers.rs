@@ -46,7 +46,7 @@ impl ContainerDownloads {
         let mut open = explain("open the limits of containers", || builder.open(&mut storage))?;
         explain("share what is said of containers", || {
             open.maps.treated_sockets.reuse_fd(shared.treated_sockets.as_fd())?;
-            open.maps.early_sockets.reuse_fd(shared.early_sockets.as_fd())?;
+            open.maps.new_sockets.reuse_fd(shared.new_sockets.as_fd())?;
             open.maps.packet_rules.reuse_fd(shared.packet_rules.as_fd())?;
             open.maps
                 .treatment_of_flows

@@ -24,18 +24,18 @@ use crate::kernel::netlink::{
 use crate::kernel::now;
 use crate::kernel::qdisc::{self, KIND, OPTIONS, ROOT, tcmsg};
 use crate::kernel::skeletons::admission::types::gw_most;
-use crate::kernel::skeletons::download::types::gw_detour;
+use crate::kernel::skeletons::download::types::gw_redirect;
 
 /// Of the root ("gd").
-pub const HANDLE: u32 = gw_detour::CLASS_OF_LIMITS.0 & 0xffff_0000;
-const LIMITS: u32 = gw_detour::CLASS_OF_LIMITS.0 & 0xffff;
-const CLASSES_OF_A_LIMIT: u32 = gw_detour::CLASSES_OF_A_LIMIT.0;
-const QUEUES: u32 = gw_detour::QUEUES_OF_A_LIMIT.0;
+pub const HANDLE: u32 = gw_redirect::CLASS_OF_LIMITS.0 & 0xffff_0000;
+const LIMITS: u32 = gw_redirect::CLASS_OF_LIMITS.0 & 0xffff;
+const CLASSES_OF_A_LIMIT: u32 = gw_redirect::CLASSES_OF_A_LIMIT.0;
+const QUEUES: u32 = gw_redirect::QUEUES_OF_A_LIMIT.0;
 /// So many limits of rules have these, and of commands; the others have one.
-const LIMITS_WITH_QUEUES: u32 = gw_detour::LIMITS_WITH_QUEUES.0;
+const LIMITS_WITH_QUEUES: u32 = gw_redirect::LIMITS_WITH_QUEUES.0;
 const _: () = assert!(LIMITS_WITH_QUEUES == FAIREST_LIMITS as u32);
 const FIRST_OF_LINKS: u32 = gw_most::GW_LIMITS.0;
-const GROUPS_OF_A_LINK: u32 = gw_detour::GROUPS_OF_A_LINK.0;
+const GROUPS_OF_A_LINK: u32 = gw_redirect::GROUPS_OF_A_LINK.0;
 /// What bulk and background have for sure of what they have at most: together less than they ever have.
 const BULK_SHARE: u64 = 25;
 const BACKGROUND_SHARE: u64 = 100;

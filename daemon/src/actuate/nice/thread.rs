@@ -9,7 +9,7 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::notes::{IO_CLASS, NICE, Task};
+use super::saved::{IO_CLASS, NICE, Task};
 use crate::kernel::calls::{
     self, SCHED_DEADLINE, SCHED_FIFO, SCHED_IDLE, SCHED_RR, pidfd_of_process, pidfd_of_thread, set_io_priority,
 };
@@ -51,8 +51,8 @@ pub fn why_left(policy: u32) -> String {
 ///
 /// # Errors
 /// Where the kernel refuses, or something is short.
-pub fn renice(notes: &MapHandle, task: &Task) -> Result<()> {
-    let Some(thread) = NotedThread::open(task.tid, notes)? else {
+pub fn renice(saved: &MapHandle, task: &Task) -> Result<()> {
+    let Some(thread) = SavedThread::open(task.tid, saved)? else {
         return Ok(());
     };
     let wanted = task.wanted();
@@ -65,7 +65,7 @@ pub fn renice(notes: &MapHandle, task: &Task) -> Result<()> {
     }
 }
 
-fn nice(thread: &NotedThread, wanted: &ThreadSetting) -> Result<(), Errno> {
+fn nice(thread: &SavedThread, wanted: &ThreadSetting) -> Result<(), Errno> {
     let found = thread.nice()?;
     if wanted.set & NICE != 0 && found < NICE_19 {
         thread.set_nice(NICE_19, found)?;
@@ -76,7 +76,7 @@ fn nice(thread: &NotedThread, wanted: &ThreadSetting) -> Result<(), Errno> {
     Ok(())
 }
 
-fn io_class(thread: &NotedThread, wanted: &ThreadSetting) -> Result<(), Errno> {
+fn io_class(thread: &SavedThread, wanted: &ThreadSetting) -> Result<(), Errno> {
     let to = match (wanted.set & IO_CLASS != 0, wanted.back & IO_CLASS != 0) {
         (true, _) => IDLE,
         (_, true) => wanted.ioprio,
@@ -89,16 +89,16 @@ fn io_class(thread: &NotedThread, wanted: &ThreadSetting) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A thread that has a note.
-struct NotedThread {
+/// A thread with saved state.
+struct SavedThread {
     tid: u32,
     /// None before Linux 6.9, where only main threads can be held.
     held: Option<OwnedFd>,
 }
 
-impl NotedThread {
+impl SavedThread {
     /// None where it has ended, or its number is another's.
-    fn open(tid: u32, notes: &MapHandle) -> Result<Option<Self>> {
+    fn open(tid: u32, saved: &MapHandle) -> Result<Option<Self>> {
         let held = match pidfd_of_thread(tid) {
             Err(Errno::EINVAL) => pidfd_of_process(tid),
             opened => opened,
@@ -111,8 +111,8 @@ impl NotedThread {
             Err(error) => return Err(error).context("cannot hold a thread"),
         };
         if let Some(held) = &held {
-            let note = notes.lookup(&held.as_raw_fd().to_ne_bytes(), MapFlags::ANY);
-            if note.ok().flatten().is_none() {
+            let saved = saved.lookup(&held.as_raw_fd().to_ne_bytes(), MapFlags::ANY);
+            if saved.ok().flatten().is_none() {
                 return Ok(None);
             }
         }

@@ -96,7 +96,7 @@ pub struct Shared {
 /// By which what arrives follows the same decisions as what leaves.
 pub struct ReceiveMaps {
     pub treated_sockets: MapHandle,
-    pub early_sockets: MapHandle,
+    pub new_sockets: MapHandle,
     pub packet_rules: MapHandle,
     /// Of cgroups whose packets are forwarded.
     pub forwarded_treatments: MapHandle,
@@ -132,26 +132,26 @@ pub struct PacketLookups<'a> {
 /// Who makes tasks nice, and whether giveway's doing can be told from the users' word.
 enum Nice<'a> {
     ByUsers,
-    Noted(BorrowedFd<'a>),
+    Saved(BorrowedFd<'a>),
     ByAnybody,
 }
 
 impl Admission {
     /// Loads it for the namespace of this number, which must be the caller's own. Touches no link yet.
-    /// `requests`: of arrival.bpf.c, where there are chains. `nice_notes`: of tasks that giveway renices, if it makes any.
+    /// `requests`: of arrival.bpf.c, where there are chains. `saved_tasks`: of tasks that giveway renices, if it makes any.
     pub fn load(
         netns_inum: u32,
         rules: &[Deadline],
         requests: Option<BorrowedFd<'_>>,
-        nice_notes: Option<BorrowedFd<'_>>,
+        saved_tasks: Option<BorrowedFd<'_>>,
         records: Option<BorrowedFd<'_>>,
     ) -> Result<Self> {
         let load = |nice| Self::load_with(netns_inum, rules, requests, nice, records);
-        let Some(notes) = nice_notes else {
+        let Some(saved) = saved_tasks else {
             return load(Nice::ByUsers);
         };
-        let noted = load(Nice::Noted(notes));
-        noted.or_else(|error| {
+        let saved = load(Nice::Saved(saved));
+        saved.or_else(|error| {
             match check_release(NOTES_NEED) {
                 Err(_) => tracing::debug!("{error:#}"),
                 Ok(()) => tracing::warn!("what giveway reniced counts as reniced by its user: {error:#}"),
@@ -183,7 +183,7 @@ impl Admission {
             let root = cgroup::CgroupRoot::open()?;
             explain(what, || program.attach_cgroup(root.directory.as_raw_fd()))
         };
-        let nice = at_root("mark the sockets of tasks at nice 19", &programs.gw_mark_nice);
+        let nice = at_root("mark the sockets of tasks at nice 19", &programs.gw_flag_nice);
         let connecting = |program| at_root("see who connects", program);
         let early = connecting(&programs.gw_connect_v4).and_then(|v4| {
             Ok([
@@ -242,7 +242,7 @@ impl Admission {
             config.flags |= types::gw_link_flag::GW_INHERIT.0;
         }
         if plan.is_some_and(|(plan, lookups)| lookups.detours.is_some_and(|links| links.contains(&plan.ifindex))) {
-            config.flags |= types::gw_link_flag::GW_DETOUR.0;
+            config.flags |= types::gw_link_flag::GW_REDIRECT.0;
         }
         if lookups.limits_processes {
             config.flags |= types::gw_link_flag::GW_LIMITED_PROCESSES.0;
@@ -421,7 +421,7 @@ fn configure(
     constants.netns_inum = netns_inum;
     constants.nice_makers = match &nice {
         Nice::ByUsers => types::gw_nice_makers::GW_NICE_BY_USERS,
-        Nice::Noted(_) => types::gw_nice_makers::GW_NICE_NOTED,
+        Nice::Saved(_) => types::gw_nice_makers::GW_NICE_SAVED,
         Nice::ByAnybody => types::gw_nice_makers::GW_NICE_BY_ANYBODY,
     };
     constants.has_records = records.is_some() && check_release(NOTES_NEED).is_ok();
@@ -430,9 +430,9 @@ fn configure(
             open.maps.gw_records_3.reuse_fd(records)
         })?;
     }
-    if let Nice::Noted(notes) = nice {
-        explain("use the notes of nice tasks", || {
-            open.maps.gw_nice_notes.reuse_fd(notes)
+    if let Nice::Saved(saved) = nice {
+        explain("use the saved state of reniced tasks", || {
+            open.maps.gw_saved_tasks.reuse_fd(saved)
         })?;
     }
     if let Some(requests) = requests {
@@ -450,7 +450,7 @@ fn keep(map: &MapMut<'_>) -> Result<MapHandle> {
 fn receive_maps(maps: &skeleton::AdmissionMaps<'_>) -> Result<ReceiveMaps> {
     Ok(ReceiveMaps {
         treated_sockets: keep(&maps.treated_sockets)?,
-        early_sockets: keep(&maps.early_sockets)?,
+        new_sockets: keep(&maps.new_sockets)?,
         packet_rules: keep(&maps.packet_rules)?,
         forwarded_treatments: keep(&maps.forwarded_treatments)?,
         treatment_of_flows: keep(&maps.treatment_of_flows)?,

@@ -73,7 +73,7 @@ impl BpfQdisc {
         }
         let mut skeleton = explain("load the qdisc", || open.load())?;
         let registered = explain("register the qdisc", || skeleton.maps.gw_qdisc.attach_struct_ops())?;
-        let cpu_gate_program = skeleton.progs.gw_gate.as_fd().try_clone_to_owned();
+        let cpu_gate_program = skeleton.progs.gw_cpu_gate.as_fd().try_clone_to_owned();
         Ok(Self {
             kind,
             registered,

@@ -114,7 +114,7 @@ impl ForwardedContainers {
         let open = explain("open what knows containers' packets", || builder.open(&mut storage))?;
         let skeleton = explain("load what knows containers' packets", || open.load())?;
         Ok(Self {
-            program: skeleton.progs.gw_say_whose.as_fd().try_clone_to_owned()?,
+            program: skeleton.progs.gw_write_cgroup.as_fd().try_clone_to_owned()?,
             devices: BTreeMap::new(),
             attached: BTreeMap::new(),
             cgroups: MapHandle::try_from(&skeleton.maps.forwarded).context("cannot keep the map of cgroups")?,

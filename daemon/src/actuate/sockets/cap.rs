@@ -2,7 +2,7 @@
 //! Holds cwnd of TCP connections below a cap. Input: caps by cookie, and a table for new connections. Output: what became
 //! of each. It never decides a cap, never caps loopback, and leaves a clamp alone that it did not set.
 //!
-//! What it puts on a socket outlives the process: the socket is marked before ([`marks`]), so that [`clear::Clear`] can
+//! What it puts on a socket outlives the process: its saved state is written before ([`saved`]), so that [`clear::Clear`] can
 //! undo it. The iterators work on the namespace of the calling thread.
 
 use std::collections::BTreeMap;
@@ -26,12 +26,12 @@ use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::cap as skeleton;
 use crate::kernel::{cgroup, check_requirements, shown_errno};
 use crate::place::Place;
-use marks::CapEntry;
+use saved::CapEntry;
 use skeleton::types;
 
+pub mod avoidance;
 pub mod clear;
-pub mod ease;
-pub mod marks;
+pub mod saved;
 
 /// More wait for the next call.
 const REPORTS_AT_ONCE: usize = 4096;
@@ -52,8 +52,8 @@ pub struct CapOutcome {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CapResult {
-    /// Written. `eased`: the write would have restarted slow start, and was kept from it.
-    Applied { eased: bool },
+    /// Written. `without_restart`: the write would have restarted slow start, and was kept from it.
+    Applied { without_restart: bool },
     /// It was there already.
     Unchanged,
     /// The kernel repairs a loss; to be asked again.
@@ -78,12 +78,12 @@ pub struct CapActuator {
     new_caps: MapHandle,
     events: Ring<types::gw_new_capped>,
     generation: u32,
-    ease: Result<ease::Ease>,
-    marks: MapHandle,
+    avoidance: Result<avoidance::Avoidance>,
+    saved: MapHandle,
     /// None outside a daemon.
     journal: Option<Journal<CapEntry>>,
-    /// The pinned marks, or why the marks do not outlive this process, so that caps are undone by value.
-    marks_id: Result<u32>,
+    /// The pinned map, or why it does not outlive this process, so that caps are undone by value.
+    saved_id: Result<u32>,
 }
 
 impl CapActuator {
@@ -95,15 +95,15 @@ impl CapActuator {
     /// The same for a daemon: what it caps can be undone after its death.
     fn open_at(place: &Place) -> Result<Self> {
         // What could not be undone of an earlier daemon's is ours as well.
-        let mut actuator = Self::open_with(place.netns_inum(), marks::pinned(place).as_ref())?;
-        actuator.journal = Some(Journal::at(place.journal(marks::UNDO.file)));
-        actuator.marks_id = marks::keep(&mut actuator.marks, place);
+        let mut actuator = Self::open_with(place.netns_inum(), saved::pinned(place).as_ref())?;
+        actuator.journal = Some(Journal::at(place.journal(saved::UNDO.file)));
+        actuator.saved_id = saved::keep(&mut actuator.saved, place);
         Ok(actuator)
     }
 
-    fn open_with(netns_inum: u32, marks: Option<&MapHandle>) -> Result<Self> {
+    fn open_with(netns_inum: u32, saved: Option<&MapHandle>) -> Result<Self> {
         check_requirements()?;
-        let ease = ease::Ease::register(&format!("gwc{netns_inum:08x}"));
+        let avoidance = avoidance::Avoidance::register(&format!("gwc{netns_inum:08x}"));
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::CapSkelBuilder::default();
         let mut open = explain("open the cap programs", || builder.open(&mut storage))?;
@@ -113,9 +113,14 @@ impl CapActuator {
             .as_deref_mut()
             .context("the cap programs have no constants")?;
         constants.netns_inum = netns_inum;
-        constants.ease_name = ease.as_ref().map(ease::Ease::kernel_name).unwrap_or_default();
-        if let Some(marks) = marks {
-            explain("use the marks", || open.maps.gw_marks.reuse_fd(marks.as_fd()))?;
+        constants.avoidance_name = avoidance
+            .as_ref()
+            .map(avoidance::Avoidance::kernel_name)
+            .unwrap_or_default();
+        if let Some(saved) = saved {
+            explain("use the saved state", || {
+                open.maps.gw_saved_socks.reuse_fd(saved.as_fd())
+            })?;
         }
         let skeleton = explain("load the cap programs", || open.load())?;
         let (programs, maps) = (&skeleton.progs, &skeleton.maps);
@@ -130,16 +135,16 @@ impl CapActuator {
             new_caps: keep(&maps.new_caps)?,
             events: Ring::open("new connections", &maps.capped_events)?,
             generation: 0,
-            ease,
-            marks: keep(&maps.gw_marks)?,
+            avoidance,
+            saved: keep(&maps.gw_saved_socks)?,
             journal: None,
-            marks_id: Err(anyhow!("not a daemon's")),
+            saved_id: Err(anyhow!("not a daemon's")),
         })
     }
 
-    /// The marks of sockets, each under its descriptor.
-    pub fn marks(&self) -> &MapHandle {
-        &self.marks
+    /// The saved state of sockets, each under its descriptor.
+    pub fn saved(&self) -> &MapHandle {
+        &self.saved
     }
 
     /// Before the caps are used.
@@ -148,7 +153,7 @@ impl CapActuator {
             return Ok(());
         };
         let mut caps = caps.filter(|cap| *cap < UNLIMITED).peekable();
-        match self.marks_id {
+        match self.saved_id {
             Ok(map_id) if caps.peek().is_some() => journal.add(&[CapEntry::Marked { map_id }]),
             Ok(_) => Ok(()),
             Err(_) => journal.add(&caps.map(CapEntry::Value).collect::<Vec<_>>()),
@@ -162,7 +167,7 @@ impl CapActuator {
 
     /// Why a clear, or a cap above the window that the network allows, restarts slow start; None if it does not.
     pub fn ease_missing(&self) -> Option<String> {
-        self.ease.as_ref().err().map(|error| format!("{error:#}"))
+        self.avoidance.as_ref().err().map(|error| format!("{error:#}"))
     }
 
     /// Writes caps (segments), or clears, in as few scans over the sockets as can be; one outcome for each.
@@ -221,11 +226,11 @@ impl CapActuator {
     }
 
     /// Caps no new connections any more and undoes what is marked, whatever the socket's state, listeners included: as
-    /// after a death, so that nothing is left by one way that the other finds. The journal stays: it names the marks of
+    /// after a death, so that nothing is left by one way that the other finds. The journal stays: it names the saved state of
     /// every setting.
     pub fn clear_all(&mut self) -> Result<Vec<clear::TreatedSocket>> {
         self.publish_new(0, &[])?;
-        let mut found = clear::Clear::open(self.netns_inum, Some(&self.marks), false)?.run(&[])?;
+        let mut found = clear::Clear::open(self.netns_inum, Some(&self.saved), false)?.run(&[])?;
         // A newer giveway's are its own.
         found.retain(|one| one.layout <= clear::LAYOUT);
         Ok(found)
@@ -263,12 +268,12 @@ impl SocketActuator for CapActuator {
         Ok(found.len())
     }
 
-    fn marks_id(&self) -> Option<u32> {
-        self.marks_id.as_ref().ok().copied()
+    fn saved_id(&self) -> Option<u32> {
+        self.saved_id.as_ref().ok().copied()
     }
 
     fn missing(&self) -> Vec<String> {
-        let by_value = self.marks_id.as_ref().err().map(|error| {
+        let by_value = self.saved_id.as_ref().err().map(|error| {
             format!("should giveway be killed, caps are cleared by value, which may clear another tool's: {error:#}")
         });
         let missing = [by_value, self.new_connections_missing(), self.ease_missing()];
@@ -308,7 +313,9 @@ fn limit(segments: u32) -> Option<u32> {
 
 fn outcome(o: &types::gw_outcome) -> CapOutcome {
     let result = match o.kind {
-        types::gw_outcome_kind::GW_APPLIED => CapResult::Applied { eased: o.eased != 0 },
+        types::gw_outcome_kind::GW_APPLIED => CapResult::Applied {
+            without_restart: o.without_restart != 0,
+        },
         types::gw_outcome_kind::GW_UNCHANGED => CapResult::Unchanged,
         types::gw_outcome_kind::GW_DEFERRED => {
             CapResult::Deferred(CaState::from_kernel(o.ca_state.try_into().unwrap_or(u8::MAX)))

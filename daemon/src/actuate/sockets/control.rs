@@ -2,7 +2,7 @@
 //! Gives background connections the congestion control that yields, and their own back. Input: its name by cookie, or
 //! nothing. Output: what became of each. What somebody else has changed since is left alone.
 //!
-//! What it puts on a socket outlives the process: the socket is marked before ([`marks`]). Without marks that outlive
+//! What it puts on a socket outlives the process: its saved state is written before ([`saved`]). Without saved state that outlives
 //! the process it is not to be had.
 
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use libbpf_rs::{MapCore as _, MapHandle};
 
 use super::SocketActuator;
 use super::cap::clear::restore;
-use super::cap::marks::{self, CapEntry};
+use super::cap::saved::{self, CapEntry};
 use super::scan::SocketScan;
 use super::scavenger::{self, Scavenger};
 use crate::journal::Journal;
@@ -32,8 +32,8 @@ use skeleton::types;
 struct ControlActuator {
     netns_inum: u32,
     scan: SocketScan,
-    marks: MapHandle,
-    /// Of the marks.
+    saved: MapHandle,
+    /// Of the saved state.
     map_id: u32,
     journal: Journal<CapEntry>,
     /// The last to go: sockets that still have it keep it.
@@ -42,9 +42,9 @@ struct ControlActuator {
 
 pub fn open(place: &Place, local_waits: &MapHandle) -> Result<Box<dyn SocketActuator>> {
     Types::load().scavenger()?;
-    let marks =
-        marks::pinned(place).context("the marks of sockets do not outlive giveway, so nothing could undo it")?;
-    let map_id = marks.info().context("cannot ask about the marks")?.info.id;
+    let saved = saved::pinned(place)
+        .context("the saved state of sockets would not outlive giveway, so nothing could undo the change")?;
+    let map_id = saved.info().context("cannot query the saved state")?.info.id;
     let mut storage = MaybeUninit::uninit();
     let builder = skeleton::ControlSkelBuilder::default();
     let mut open = explain("open the programs for congestion control", || {
@@ -55,7 +55,9 @@ pub fn open(place: &Place, local_waits: &MapHandle) -> Result<Box<dyn SocketActu
         .as_deref_mut()
         .context("the programs for congestion control have no constants")?
         .netns_inum = place.netns_inum();
-    explain("use the marks", || open.maps.gw_marks.reuse_fd(marks.as_fd()))?;
+    explain("use the saved state", || {
+        open.maps.gw_saved_socks.reuse_fd(saved.as_fd())
+    })?;
     let skeleton = explain("load the programs for congestion control", || open.load())?;
     let apply = explain("attach the iterator for congestion control", || {
         skeleton.progs.gw_apply_controls.attach()
@@ -65,9 +67,9 @@ pub fn open(place: &Place, local_waits: &MapHandle) -> Result<Box<dyn SocketActu
     Ok(Box::new(ControlActuator {
         netns_inum: place.netns_inum(),
         scan: SocketScan::new(apply, wanted),
-        marks,
+        saved,
         map_id,
-        journal: Journal::at(place.journal(marks::UNDO.file)),
+        journal: Journal::at(place.journal(saved::UNDO.file)),
         scavenger: Scavenger::register(&scavenger::name(place.netns_inum()), Some(local_waits))?,
     }))
 }
@@ -88,7 +90,7 @@ impl SocketActuator for ControlActuator {
     }
 
     fn revert(&mut self) -> Result<usize> {
-        restore(self.netns_inum, &self.marks, "congestion control")
+        restore(self.netns_inum, &self.saved, "congestion control")
     }
 
     fn scavenger(&self) -> Option<&str> {

@@ -2,7 +2,7 @@
 //! Limits the pacing rate of connections, and restores what was there. Input: a rate by cookie, or nothing. Output: what
 //! became of each. A rate that an application has set is left alone.
 //!
-//! What it puts on a socket outlives the process: the socket is marked before ([`marks`]). Without marks that outlive
+//! What it puts on a socket outlives the process: its saved state is written before ([`saved`]). Without saved state that outlives
 //! the process it is not to be had.
 
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use libbpf_rs::{MapCore as _, MapHandle};
 
 use super::SocketActuator;
 use super::cap::clear::restore;
-use super::cap::marks::{self, CapEntry};
+use super::cap::saved::{self, CapEntry};
 use super::scan::SocketScan;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
@@ -33,25 +33,25 @@ const MOST: u64 = u32::MAX as u64 - 1;
 pub struct PaceActuator {
     netns_inum: u32,
     scan: SocketScan,
-    marks: MapHandle,
-    /// Of the marks.
+    saved: MapHandle,
+    /// Of the saved state.
     map_id: u32,
     /// None outside a daemon.
     journal: Option<Journal<CapEntry>>,
 }
 
 pub fn open(place: &Place, _: &MapHandle) -> Result<Box<dyn SocketActuator>> {
-    let marks =
-        marks::pinned(place).context("the marks of sockets do not outlive giveway, so nothing could undo it")?;
-    let mut actuator = PaceActuator::open(place.netns_inum(), marks)?;
-    actuator.journal = Some(Journal::at(place.journal(marks::UNDO.file)));
+    let saved = saved::pinned(place)
+        .context("the saved state of sockets would not outlive giveway, so nothing could undo the change")?;
+    let mut actuator = PaceActuator::open(place.netns_inum(), saved)?;
+    actuator.journal = Some(Journal::at(place.journal(saved::UNDO.file)));
     Ok(Box::new(actuator))
 }
 
 impl PaceActuator {
     /// For the namespace of this number, which must be the caller's own.
-    pub fn open(netns_inum: u32, marks: MapHandle) -> Result<Self> {
-        let map_id = marks.info().context("cannot ask about the marks")?.info.id;
+    pub fn open(netns_inum: u32, saved: MapHandle) -> Result<Self> {
+        let map_id = saved.info().context("cannot query the saved state")?.info.id;
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::PaceSkelBuilder::default();
         let mut open = explain("open the programs for pacing rates", || builder.open(&mut storage))?;
@@ -60,7 +60,9 @@ impl PaceActuator {
             .as_deref_mut()
             .context("the programs for pacing rates have no constants")?
             .netns_inum = netns_inum;
-        explain("use the marks", || open.maps.gw_marks.reuse_fd(marks.as_fd()))?;
+        explain("use the saved state", || {
+            open.maps.gw_saved_socks.reuse_fd(saved.as_fd())
+        })?;
         let skeleton = explain("load the programs for pacing rates", || open.load())?;
         let apply = explain("attach the iterator for pacing rates", || {
             skeleton.progs.gw_apply_rates.attach()
@@ -69,7 +71,7 @@ impl PaceActuator {
         Ok(Self {
             netns_inum,
             scan: SocketScan::new(apply, wanted),
-            marks,
+            saved,
             map_id,
             journal: None,
         })
@@ -93,7 +95,7 @@ impl SocketActuator for PaceActuator {
     }
 
     fn revert(&mut self) -> Result<usize> {
-        restore(self.netns_inum, &self.marks, "pacing rate")
+        restore(self.netns_inum, &self.saved, "pacing rate")
     }
 }
 

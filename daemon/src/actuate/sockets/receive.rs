@@ -3,7 +3,7 @@
 //! and for each whether it is to yield, by a rule that is the kernel's side's (bpf/rledbat.bpf.c). Output: what became of
 //! each, and whose window somebody else has set meanwhile: that is left alone.
 //!
-//! What it puts on a socket outlives the process: the socket is marked before ([`marks`]). Without marks that outlive
+//! What it puts on a socket outlives the process: its saved state is written before ([`saved`]). Without saved state that outlives
 //! the process it is not to be had.
 
 use std::mem::MaybeUninit;
@@ -19,7 +19,7 @@ use libbpf_rs::{Link, MapCore as _, MapHandle};
 use super::SocketActuator;
 use super::cap::attach_to_root_cgroup;
 use super::cap::clear::restore;
-use super::cap::marks::{self, CapEntry};
+use super::cap::saved::{self, CapEntry};
 use super::scan::SocketScan;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
@@ -37,8 +37,8 @@ const LOST_AT_ONCE: usize = 256;
 pub struct ReceiveActuator {
     netns_inum: u32,
     scan: SocketScan,
-    marks: MapHandle,
-    /// Of the marks.
+    saved: MapHandle,
+    /// Of the saved state.
     map_id: u32,
     /// None outside a daemon.
     journal: Option<Journal<CapEntry>>,
@@ -48,19 +48,19 @@ pub struct ReceiveActuator {
 }
 
 pub fn open(place: &Place, local_waits: &MapHandle) -> Result<Box<dyn SocketActuator>> {
-    let marks =
-        marks::pinned(place).context("the marks of sockets do not outlive giveway, so nothing could undo it")?;
-    let mut actuator = ReceiveActuator::open(place.netns_inum(), marks, Some(local_waits))?;
-    actuator.journal = Some(Journal::at(place.journal(marks::UNDO.file)));
+    let saved = saved::pinned(place)
+        .context("the saved state of sockets would not outlive giveway, so nothing could undo the change")?;
+    let mut actuator = ReceiveActuator::open(place.netns_inum(), saved, Some(local_waits))?;
+    actuator.journal = Some(Journal::at(place.journal(saved::UNDO.file)));
     Ok(Box::new(actuator))
 }
 
 impl ReceiveActuator {
     /// For the namespace of this number, which must be the caller's own.
-    pub fn open(netns_inum: u32, marks: MapHandle, local_waits: Option<&MapHandle>) -> Result<Self> {
+    pub fn open(netns_inum: u32, saved: MapHandle, local_waits: Option<&MapHandle>) -> Result<Self> {
         check_release(NEEDS)?;
         check_that_windows_stay()?;
-        let map_id = marks.info().context("cannot ask about the marks")?.info.id;
+        let map_id = saved.info().context("cannot query the saved state")?.info.id;
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::RledbatSkelBuilder::default();
         let mut open = explain("open the programs for receive windows", || builder.open(&mut storage))?;
@@ -69,7 +69,9 @@ impl ReceiveActuator {
             .as_deref_mut()
             .context("the programs for receive windows have no constants")?
             .netns_inum = netns_inum;
-        explain("use the marks", || open.maps.gw_marks.reuse_fd(marks.as_fd()))?;
+        explain("use the saved state", || {
+            open.maps.gw_saved_socks.reuse_fd(saved.as_fd())
+        })?;
         if let Some(map) = local_waits {
             explain("share the local waits", || open.maps.local_waits.reuse_fd(map.as_fd()))?;
         }
@@ -82,7 +84,7 @@ impl ReceiveActuator {
         Ok(Self {
             netns_inum,
             scan: SocketScan::new(apply, wanted),
-            marks,
+            saved,
             map_id,
             journal: None,
             lost: Ring::open("receive windows", &skeleton.maps.lost_windows)?,
@@ -121,7 +123,7 @@ impl SocketActuator for ReceiveActuator {
     fn revert(&mut self) -> Result<usize> {
         // As long as it is asked, a window that is restored is ours again with the next packet.
         self.offer = None;
-        restore(self.netns_inum, &self.marks, "receive window")
+        restore(self.netns_inum, &self.saved, "receive window")
     }
 
     fn taken_over(&mut self) -> Result<Vec<(Cookie, Value)>> {

@@ -13,6 +13,7 @@ use giveway_engine::downlink::PART;
 use giveway_engine::queue::links::{LinkView, Links};
 use giveway_engine::queue::{Backend, Backends, Uplink};
 use nix::net::if_::if_nametoindex;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::actuate::filters;
@@ -29,7 +30,7 @@ use crate::run::{missing_group, priority_engine};
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// What is told, and which of it does not hold here.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, JsonSchema, Serialize)]
 pub struct MachineCheck {
     pub lines: Vec<String>,
     pub missing: Vec<String>,

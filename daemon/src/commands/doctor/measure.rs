@@ -5,6 +5,7 @@
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::say::show;
@@ -32,14 +33,14 @@ const KINDS: [(&str, &[&str]); 4] = [
 ];
 
 /// How late wake-ups of one kind were: the mean of the rounds' p50 and p99, and the worst of all.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct WakeupLatency {
     pub kind: &'static str,
     #[serde(flatten)]
     figures: Figures,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 struct Figures {
     wakeup_p50_us: f64,
     wakeup_p99_us: f64,

@@ -6,10 +6,11 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::actuate::nice;
-use crate::actuate::sockets::cap::{CapActuator, ease::Ease};
+use crate::actuate::sockets::cap::{CapActuator, avoidance::Avoidance};
 use crate::actuate::sockets::receive;
 use crate::actuate::sockets::scavenger::Scavenger;
 use crate::kernel::donation::DonationPrograms;
@@ -33,7 +34,7 @@ const ITERATORS: [&str; 3] = ["bpf_iter_tcp", "bpf_iter_task_file", "bpf_iter_bp
 pub const ESSENTIAL: &str = "flow monitor";
 
 /// One thing that giveway can use.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Capability {
     pub name: &'static str,
     pub available: bool,
@@ -82,7 +83,7 @@ pub fn capabilities() -> Vec<Capability> {
         capability(
             "clamp clearing without slow-start restart (struct_ops)",
             "clearing a cap without restarting slow start",
-            eased_lifts(),
+            clear_without_restart(),
         ),
         capability(
             "background congestion control (struct_ops)",
@@ -157,8 +158,8 @@ fn caps() -> (Result<()>, Result<()>) {
     }
 }
 
-fn eased_lifts() -> Result<()> {
-    Ease::register(&format!("gwp{:x}", std::process::id())).map(drop)
+fn clear_without_restart() -> Result<()> {
+    Avoidance::register(&format!("gwp{:x}", std::process::id())).map(drop)
 }
 
 fn scavenger(types: &Types) -> Result<()> {

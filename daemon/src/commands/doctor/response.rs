@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What on this machine delays a task that must run, and what changing it would bring: one finding for each property
-//! of the machine. What a change brings is said where it was measured (`docs/jitter.md` has
+//! of the machine. What a change brings is said where it was measured (`bench/results/wakeup` has
 //! the runs; `--measure` makes them here), and that it was not where it was not.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::kernel::preemption::Preemption;
 use crate::kernel::response::{IdleState, LatencyFactors, Throttling};
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct Finding {
     pub name: &'static str,
     pub found: String,
@@ -16,7 +17,7 @@ pub struct Finding {
     pub advice: Option<Advice>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct Advice {
     /// With its source.
     pub brings: String,
@@ -47,7 +48,7 @@ fn finding(name: &'static str, found: impl Into<String>, advice: Option<Advice>)
     Finding { name, found, advice }
 }
 
-/// The figures are of scenario `wakeup` (docs/scenarios.md), the last one of a planted softirq (docs/jitter.md).
+/// The figures are of scenario `wakeup` (bench/results/wakeup).
 fn preemption(model: Preemption) -> Finding {
     let advice = match model {
         Preemption::Rt => None,

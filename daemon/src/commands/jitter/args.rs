@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use nix::sched::CpuSet;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::actuate::thread::attributes::cpus_of;
@@ -72,7 +73,7 @@ pub struct LoadArgs {
     pub seconds: u32,
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Eq, JsonSchema, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum WantedPolicy {
     Other,
@@ -81,7 +82,7 @@ pub enum WantedPolicy {
     Deadline,
 }
 
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LoadKind {
     /// One process for each CPU computes

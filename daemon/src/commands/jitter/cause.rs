@@ -9,6 +9,7 @@
 use std::cmp::Reverse;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::distribution::duration;
@@ -42,7 +43,7 @@ pub struct Evidence {
     pub cpu_did: Vec<ActivityInterval>,
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CulpritKind {
     Thread,
@@ -62,7 +63,7 @@ pub enum CulpritKind {
     Unknown,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct Culprit {
     pub kind: CulpritKind,
     pub name: String,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A thread's scheduling policy: set for the calling thread, read of any. Does not decide which thread should have which.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use giveway_engine::priority;
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::unistd::Pid;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
 use super::args::WantedPolicy;
@@ -51,6 +53,17 @@ impl Policy {
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SCHED_{}", self.name().to_uppercase())
+    }
+}
+
+/// As its name.
+impl JsonSchema for Policy {
+    fn schema_name() -> Cow<'static, str> {
+        "Policy".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string" })
     }
 }
 

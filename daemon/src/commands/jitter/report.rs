@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What `giveway jitter --json` prints: one object. Pure, except for the machine's own name and kind.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::args::{JitterArgs, LoadKind, WantedPolicy};
@@ -11,7 +12,7 @@ use super::{JitterMeasurement, machine};
 use crate::kernel::kernel_release;
 use crate::kernel::preemption::Preemption;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct JitterReport {
     pub kernel: String,
     pub preemption: Preemption,
@@ -40,7 +41,7 @@ pub struct JitterReport {
 }
 
 /// One of the latest wake-ups.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct WorstWakeup {
     pub late_us: f64,
     /// Until the thread was woken, and from then until it ran; absent where causes are not looked for.

@@ -103,7 +103,7 @@ impl Donation {
         let not_counted = "what others compute at a real-time priority donated to them through a futex is not counted";
         match &self.account {
             Err(error) => Some(format!("{not_counted}: {error:#}")),
-            Ok(account) => match account.not_noted() {
+            Ok(account) => match account.not_recorded() {
                 Ok(0) => None,
                 Ok(times) => Some(format!("{times} times {not_counted}: too many borrowed at once")),
                 Err(error) => Some(format!("{error:#}")),

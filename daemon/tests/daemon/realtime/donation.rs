@@ -61,7 +61,10 @@ fn reason(running: &Running) -> String {
 }
 
 fn donated_to(owner: &Running) -> String {
-    format!("its priority was donated through a futex to process {} (", owner.pid())
+    format!(
+        "its priority was inherited through a futex by process {} (",
+        owner.pid()
+    )
 }
 
 #[track_caller]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who is reniced, and when that ends.
+//! Which processes are reniced, and when they are restored.
 
 use super::*;
 use crate::class::Folders;
@@ -52,7 +52,7 @@ fn done() -> Outcome {
 }
 
 #[test]
-fn a_rule_for_packets_does_not_keep_a_process_from_what_a_later_rule_says_of_it() {
+fn a_packet_rule_does_not_hide_a_later_process_rule() {
     let by_packet = "[[rule]]\nport = 5\nclass = \"stream\"\n";
     let by_both = "[[rule]]\nunit = \"backup.service\"\nport = 5\nclass = \"stream\"\n";
     for (first, is_nice) in [(by_packet, true), (by_both, false)] {
@@ -65,7 +65,7 @@ fn a_rule_for_packets_does_not_keep_a_process_from_what_a_later_rule_says_of_it(
 }
 
 #[test]
-fn a_rule_on_the_process_makes_it_nice_and_a_rule_on_what_it_sends_does_not() {
+fn process_rules_renice_and_packet_rules_do_not() {
     let mut nice = Niceness::new(true, false);
     let by_port = rules("[[rule]]\nunit = \"backup.service\"\nport = 5\nclass = \"background\"\n");
     nice.set_rules(&by_port);
@@ -84,7 +84,7 @@ fn a_rule_on_the_process_makes_it_nice_and_a_rule_on_what_it_sends_does_not() {
     let change = nice.conclude(at(1), FIRST, done()).unwrap();
     assert!(change.made && change.rule == "rules:1", "{change}");
 
-    // The same words in another line are the same rule.
+    // The same conditions in another line are the same rule.
     let moved = rules(&format!("\n{BACKUP}"));
     assert_eq!(nice.set_rules(&moved), Some(Action::Causes(causes)));
     judged(&mut nice, &moved, FIRST, None);
@@ -107,7 +107,7 @@ fn gives_back(actions: &[Action]) -> bool {
     )
 }
 
-/// What it starts is in another unit.
+/// Its child process is in another unit.
 fn judged_child(nice: &mut Niceness, rules: &Rules, is: Option<Nice>) -> Vec<Action> {
     let child = Process {
         cgroup: "/other.scope".to_owned(),
@@ -124,7 +124,7 @@ fn judged_child(nice: &mut Niceness, rules: &Rules, is: Option<Nice>) -> Vec<Act
 }
 
 #[test]
-fn what_inherits_background_is_nice_and_what_does_not_gets_back_what_the_kernel_has_handed_on() {
+fn children_that_inherit_background_are_reniced_and_others_restored() {
     let mut nice = Niceness::new(true, false);
     let handed_on = Some(Nice { by: 4, cause: 2 });
     let background = rules(BACKUP);
@@ -139,7 +139,7 @@ fn what_inherits_background_is_nice_and_what_does_not_gets_back_what_the_kernel_
     nice.set_rules(&alone);
     assert!(gives_back(&judged_child(&mut nice, &alone, handed_on)));
     assert_eq!(judged_child(&mut nice, &alone, None), []);
-    // The kernel restores what has it by a rule that is gone.
+    // The kernel restores processes reniced by a removed rule.
     let none = rules("");
     nice.set_rules(&none);
     assert_eq!(judged_child(&mut nice, &none, handed_on), []);
@@ -149,7 +149,7 @@ fn what_inherits_background_is_nice_and_what_does_not_gets_back_what_the_kernel_
 }
 
 #[test]
-fn users_take_turns_and_a_failure_is_tried_again_later() {
+fn users_take_turns_and_failures_are_retried() {
     let mut nice = Niceness::new(true, false);
     let rules = rules(BACKUP);
     nice.set_rules(&rules);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a program starts belongs to its class, unless something else is said of it.
+//! Child processes inherit the class of their program, unless something else applies to them.
 
 use super::*;
 use crate::model::{Inherited, ProcessId};
@@ -7,7 +7,7 @@ use crate::model::{Inherited, ProcessId};
 const RESTIC: &str = "[[rule]]\nexe = \"/usr/bin/restic\"\nclass = \"background\"\n";
 const SSH: &str = "[[rule]]\nexe = \"/usr/bin/ssh\"\nclass = \"standard\"\n";
 
-/// What it starts at port 443, as the kernel tells of it.
+/// Its child process with port 443, as the kernel reports it.
 fn ssh(rules: &Rules) -> Process {
     let handed_on = judge_itself(rules, &backup(), None).hands_on;
     Process {
@@ -35,7 +35,7 @@ fn class_of_ssh(text: &str) -> Class {
 }
 
 #[test]
-fn what_a_program_starts_has_its_class_and_the_reason_names_rule_and_process() {
+fn a_child_process_inherits_the_class_and_the_reason_names_rule_and_parent() {
     let rules = rules(&RESTIC.replace("class", "upload_limit_mbit = 5\nclass"));
     let ssh = ssh(&rules);
     let verdict = judge(&rules, &seen(Some(&ssh)));
@@ -55,7 +55,7 @@ fn what_a_program_starts_has_its_class_and_the_reason_names_rule_and_process() {
 }
 
 #[test]
-fn name_choice_own_rule_inheritance_and_evidence_count_in_this_order() {
+fn precedence_is_name_choice_own_rule_inheritance_implicit() {
     let rules = rules(&format!("{RESTIC}{SSH}"));
     let mut ssh = Process {
         idleness: Idleness {
@@ -87,11 +87,11 @@ fn name_choice_own_rule_inheritance_and_evidence_count_in_this_order() {
 }
 
 #[test]
-fn a_rule_for_the_program_alone_or_for_what_it_sends_is_not_inherited() {
+fn a_rule_without_children_or_with_packet_conditions_is_not_inherited() {
     assert_eq!(class_of_ssh(RESTIC), Class::Background);
     assert_eq!(class_of_ssh(&format!("{RESTIC}children = false\n")), Class::Standard);
     assert_eq!(class_of_ssh(&format!("{RESTIC}port = 443\n")), Class::Standard);
-    // Who is started is judged by its own.
+    // A child is classified by its own properties.
     assert_eq!(class_of_ssh(&format!("{RESTIC}{SSH}")), Class::Standard);
     for nothing in ["port = 443", "exe = \"/usr/bin/restic\"\nlocal_port = 9"] {
         let told = problem(&format!("[[rule]]\n{nothing}\nclass = \"bulk\"\nchildren = false\n"));
@@ -100,7 +100,7 @@ fn a_rule_for_the_program_alone_or_for_what_it_sends_is_not_inherited() {
 }
 
 #[test]
-fn a_rule_that_is_gone_is_inherited_no_more_and_one_that_has_moved_is() {
+fn a_removed_rule_is_not_inherited_and_a_moved_one_is() {
     let ssh = ssh(&rules(RESTIC));
     let class = |text: &str| judge(&rules(text), &seen(Some(&ssh))).class;
     assert_eq!(class(""), Class::Standard);
@@ -112,7 +112,7 @@ fn a_rule_that_is_gone_is_inherited_no_more_and_one_that_has_moved_is() {
 }
 
 #[test]
-fn what_lowers_goes_with_a_change_of_user_and_what_raises_does_not() {
+fn demotion_survives_a_change_of_user_and_promotion_does_not() {
     for (class, stays) in [
         (Class::Background, true),
         (Class::Bulk, true),
@@ -135,7 +135,7 @@ fn what_lowers_goes_with_a_change_of_user_and_what_raises_does_not() {
 }
 
 #[test]
-fn a_user_chooses_another_class_and_keeps_the_limit_that_was_inherited() {
+fn a_users_choice_keeps_the_inherited_limit() {
     let rules = rules(&RESTIC.replace("class", "upload_limit_mbit = 5\nclass"));
     let chosen = Process {
         chosen: Some(Choice {
@@ -150,14 +150,14 @@ fn a_user_chooses_another_class_and_keeps_the_limit_that_was_inherited() {
     assert!(
         verdict
             .reason
-            .ends_with("; the rate limit of /etc/a.toml:1 is for it too"),
+            .ends_with("; the rate limit of /etc/a.toml:1 also applies"),
         "{}",
         verdict.reason
     );
 }
 
 #[test]
-fn the_kernel_decides_for_executables_of_which_the_first_rule_without_more_conditions_is_inherited() {
+fn the_kernel_decides_inheritance_for_rules_on_the_executable_alone() {
     let of = |text: &str| {
         let rules = rules(text);
         let known = rules.inherited_by_executable();

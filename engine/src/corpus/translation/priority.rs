@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How the priority engine's limits, rules, inputs and actions are written in the corpus.
+//! The priority engine's limits, rules, inputs and actions in the corpus.
 
 use serde_json::Value;
 
@@ -90,7 +90,7 @@ impl Readable for Box<StartedProcess> {
     }
 }
 
-/// Without what is said of it.
+/// Without its texts.
 impl Written for Box<Change> {
     fn write(&self) -> Value {
         Value::Object(changed(self))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is active over time: all flows follow it, and whoever changes it all the time costs little.
+//! The focus over time: all flows follow it, and frequent changes cost little.
 
 use super::classes::{HOG, OTHER, class_of, costly, flows_of, identify, obey, see, slow_rules};
 use super::*;
@@ -22,7 +22,7 @@ fn activate(engine: &mut Network, ms: u64, active: &[(u32, &str)]) {
     assert!(actions.is_empty(), "{actions:?}");
 }
 
-/// An engine with one bulk flow each of two users, of one process in `/a`, which is of the first user.
+/// An engine with one bulk flow each of two users, of one process in `/a`, which belongs to the first user.
 fn two_uploads() -> Network {
     let mut engine = engine("", false);
     obey(&mut engine, 100, BULK);
@@ -46,7 +46,7 @@ fn classes(engine: &Network) -> [Class; 2] {
 }
 
 #[test]
-fn flows_that_no_pass_shows_any_more_follow_too_and_back() {
+fn quiet_flows_follow_the_focus_and_back() {
     let mut engine = two_uploads();
     activate(&mut engine, 200, &[(0, "/a")]);
     see(&mut engine, 200, Vec::new(), false);
@@ -61,7 +61,7 @@ fn flows_that_no_pass_shows_any_more_follow_too_and_back() {
 }
 
 #[test]
-fn a_users_word_is_for_own_flows_whoever_has_made_their_sockets() {
+fn a_users_focus_applies_to_own_flows_whoever_made_the_sockets() {
     let mut engine = two_uploads();
     activate(&mut engine, 200, &[(HOG, "/x")]);
     see(&mut engine, 200, Vec::new(), false);
@@ -80,7 +80,7 @@ fn a_users_word_is_for_own_flows_whoever_has_made_their_sockets() {
 }
 
 #[test]
-fn who_changes_what_is_active_all_the_time_has_it_followed_five_times_a_second() {
+fn focus_changes_are_applied_at_most_five_times_a_second() {
     let mut engine = two_uploads();
     let mut changes = 0;
     for step in 0..100 {
@@ -98,7 +98,7 @@ fn who_changes_what_is_active_all_the_time_has_it_followed_five_times_a_second()
 }
 
 #[test]
-fn a_user_who_changes_what_is_active_all_the_time_keeps_no_flow_of_others_from_being_judged() {
+fn frequent_focus_changes_do_not_delay_other_users_flows() {
     let mut engine = engine("", false);
     obey(&mut engine, 100, &slow_rules());
     let flows = [flows_of(HOG, 1, 64), flows_of(OTHER, 1000, 1)].concat();

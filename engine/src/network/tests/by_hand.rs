@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is set by hand: what it holds for, what comes first, and that a user lifts nothing of root's.
+//! Settings by hand: their targets, their precedence, and that a user overrides nothing of root's.
 
 use super::classes::{identify, obey, see};
 use super::*;
@@ -11,7 +11,7 @@ const ID: ProcessId = ProcessId { pid: 5, start_ns: 7 };
 const USER: u32 = 1000;
 const OTHER: u32 = 1001;
 const UNIT: &str = "/user.slice/backup.service";
-/// Of the user's process, with a limit.
+/// For the user's process, with a limit.
 const RULE: &str = "[[rule]]\nunit = \"backup.service\"\nclass = \"bulk\"\nrate_limit_mbit = 8\n";
 
 pub fn to_port(port: u16, uid: u32, class: Option<Class>) -> SetByHand {
@@ -70,7 +70,7 @@ fn up(mbit: u64) -> Rates {
     }
 }
 
-/// Of the user; set by hand with these bits.
+/// The user's process, with these bits of settings by hand.
 fn process(by_hand: u64) -> Process {
     Process {
         uid: USER,
@@ -102,7 +102,7 @@ fn class_of(engine: &Network) -> Class {
     engine.status(Duration::ZERO).flows[0].class
 }
 
-/// After this was set: the class of the flow.
+/// The class of the flow after these settings.
 fn class_by(process: Process, rules: &str, all: &[SetByHand]) -> Class {
     let mut engine = engine_with(process);
     obey(&mut engine, 200, rules);
@@ -110,7 +110,7 @@ fn class_by(process: Process, rules: &str, all: &[SetByHand]) -> Class {
     class_of(&engine)
 }
 
-/// The limits that hold for it.
+/// The limits that apply to it.
 fn limits_by(process: Process, rules: &str, all: &[SetByHand]) -> LimitNumbers {
     let mut engine = engine_with(process);
     obey(&mut engine, 200, rules);
@@ -123,7 +123,7 @@ fn limit_by(process: Process, rules: &str, all: &[SetByHand]) -> Option<LimitNum
 }
 
 #[test]
-fn each_target_holds_for_the_flows_that_it_names_and_no_others() {
+fn each_target_applies_to_its_flows_only() {
     use Class::{Background, Standard};
     let user = || process(0b10);
     for (set, expected) in [
@@ -142,7 +142,7 @@ fn each_target_holds_for_the_flows_that_it_names_and_no_others() {
 }
 
 #[test]
-fn a_users_word_holds_for_their_own_alone() {
+fn a_users_setting_applies_to_their_own_flows_only() {
     for of in [of_flow, |uid, class| of_cgroup("/", uid, class)] {
         assert_eq!(class_by(process(0), "", &[of(USER, Some(Class::Bulk))]), Class::Bulk);
         assert_eq!(
@@ -153,7 +153,7 @@ fn a_users_word_holds_for_their_own_alone() {
 }
 
 #[test]
-fn it_comes_before_rules_and_choices_and_they_hold_again_once_it_is_cleared() {
+fn settings_by_hand_precede_rules_and_choices_until_cleared() {
     let chosen = Process {
         chosen: Some(Choice {
             class: Some(Class::Bulk),
@@ -174,7 +174,7 @@ fn it_comes_before_rules_and_choices_and_they_hold_again_once_it_is_cleared() {
 }
 
 #[test]
-fn the_closest_counts_and_of_processes_the_last() {
+fn the_most_specific_target_counts_and_of_processes_the_last() {
     use Class::{Background, Bulk, Realtime, Stream};
     let class = |all: &[SetByHand]| class_by(process(0b11), "", all);
     let (flow, first) = (of_flow(0, Some(Stream)), of_process(0, 0, Some(Bulk)));
@@ -186,7 +186,7 @@ fn the_closest_counts_and_of_processes_the_last() {
 }
 
 #[test]
-fn a_user_lowers_what_root_has_set_and_lifts_nothing() {
+fn a_user_may_lower_roots_class_but_not_raise_it() {
     let root = of_cgroup("/", 0, Some(Class::Bulk));
     let class = |own| class_by(process(1), "", &[root.clone(), of_process(0, USER, Some(own))]);
     assert_eq!(class(Class::Stream), Class::Bulk);
@@ -194,7 +194,7 @@ fn a_user_lowers_what_root_has_set_and_lifts_nothing() {
 }
 
 #[test]
-fn roots_limit_comes_first_and_a_users_lifts_neither_a_rules_nor_roots() {
+fn roots_limit_precedes_and_a_users_overrides_neither_rules_nor_root() {
     let (roots, own) = (
         limited(50, 10, of_cgroup("/", 0, None)),
         limited(51, 1, of_process(0, USER, None)),
@@ -224,7 +224,7 @@ fn roots_limit_comes_first_and_a_users_lifts_neither_a_rules_nor_roots() {
 }
 
 #[test]
-fn a_limit_alone_leaves_the_class_and_the_queue_is_told_of_it() {
+fn a_limit_alone_keeps_the_class_and_reaches_the_queue() {
     let mut engine = engine_with(process(0));
     let limits = vec![Limit {
         number: 50,
@@ -245,14 +245,14 @@ fn a_limit_alone_leaves_the_class_and_the_queue_is_told_of_it() {
     let view = engine.status(Duration::ZERO).flows.remove(0);
     assert!(
         view.class_reason
-            .contains("all of it may together send at most 2 Mbit/s, set by hand"),
+            .contains("all its flows together send at most 2 Mbit/s, set by hand"),
         "{}",
         view.class_reason
     );
 }
 
 #[test]
-fn each_setting_is_a_change_and_it_ends_with_one_that_says_why() {
+fn each_setting_is_recorded_and_so_is_its_end() {
     let mut engine = engine_with(process(0));
     engine.step(
         Duration::from_millis(200),
@@ -276,9 +276,9 @@ fn each_setting_is_a_change_and_it_ends_with_one_that_says_why() {
     );
 }
 
-/// To set and clear without end keeps nothing.
+/// Setting and clearing without end leaves nothing.
 #[test]
-fn what_is_set_and_cleared_again_and_again_keeps_nothing() {
+fn repeated_setting_and_clearing_leaves_nothing() {
     let mut engine = engine_with(process(0));
     for n in 0..20_000u64 {
         let mut target = of_flow(USER, Some(Class::Background));
@@ -299,7 +299,7 @@ fn what_is_set_and_cleared_again_and_again_keeps_nothing() {
 }
 
 #[test]
-fn a_limit_that_no_link_holds_lets_nothing_be_counted() {
+fn a_limit_on_no_link_has_no_counters() {
     let mut engine = engine_with(process(0));
     engine.step(Duration::from_millis(200), set(vec![limited(50, 2, of_flow(0, None))]));
     let view = engine.overview().by_hand_views(|_| true).remove(0);
@@ -308,7 +308,7 @@ fn a_limit_that_no_link_holds_lets_nothing_be_counted() {
 }
 
 #[test]
-fn each_direction_has_the_limit_of_its_own() {
+fn each_direction_has_its_own_limit() {
     let down = Rates {
         up: None,
         down: Some(125_000),
@@ -326,7 +326,7 @@ fn each_direction_has_the_limit_of_its_own() {
         down: Some(52),
     };
     assert_eq!(limits_by(process(0), "", &[sent, received.clone()]), both);
-    // A rule's limit for what is sent stays.
+    // A rule's upload limit stays.
     let with_rule = LimitNumbers {
         up: Some(1),
         down: Some(52),

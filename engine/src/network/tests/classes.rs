@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The class of a flow over time: rules and processes change, the queue is told, and what it costs has a bound.
+//! The class of a flow over time: rules and processes change, the queue follows, and the cost is bounded.
 
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ const BACKGROUND: &str = "[[rule]]\nport = 5201\nclass = \"background\"\n";
 const STANDARD: &str = "[[rule]]\nport = 5201\nclass = \"standard\"\n";
 
 #[test]
-fn an_open_flow_follows_the_rules_and_each_change_is_recorded() {
+fn an_open_flow_follows_changed_rules_and_each_change_is_recorded() {
     let mut engine = engine("", false);
     see(&mut engine, 100, vec![owned()], true);
     assert_eq!(class(&engine), (Class::Standard, "default".to_owned()));
@@ -106,7 +106,7 @@ fn an_open_flow_follows_the_rules_and_each_change_is_recorded() {
 }
 
 #[test]
-fn the_queue_is_told_of_what_a_rule_says_and_forgets_it_with_the_flow() {
+fn a_flows_treatment_is_installed_and_removed_with_the_flow() {
     let mut engine = engine("", false);
     see(&mut engine, 100, vec![owned()], true);
     assert_eq!(bands(&obey(&mut engine, 200, BACKGROUND)), [Some(true)]);
@@ -130,7 +130,7 @@ fn a_dry_run_says_so() {
 }
 
 #[test]
-fn a_process_is_looked_at_again_each_second_and_its_flows_follow() {
+fn a_process_is_read_each_second_and_its_flows_follow() {
     let mut engine = engine("", false);
     assert!(asks_for_process(&see(&mut engine, 1000, vec![owned()], true)));
     identify(&mut engine, 1000, Process::default());
@@ -150,7 +150,7 @@ fn a_process_is_looked_at_again_each_second_and_its_flows_follow() {
 }
 
 #[test]
-fn a_mark_of_the_application_counts_with_the_next_poll_and_the_queue_finds_it_on_the_packets() {
+fn an_applications_mark_counts_with_the_next_poll() {
     let mut engine = engine("", false);
     see(&mut engine, 100, vec![owned()], true);
     let marked = Flow { priority: 1, ..owned() };
@@ -159,7 +159,7 @@ fn a_mark_of_the_application_counts_with_the_next_poll_and_the_queue_finds_it_on
 }
 
 #[test]
-fn an_interface_is_told_by_its_name() {
+fn interfaces_are_matched_by_name() {
     let mut engine = engine("", false);
     see(&mut engine, 100, vec![owned()], true);
     obey(&mut engine, 200, "[[rule]]\ninterface = \"lte0\"\nclass = \"bulk\"\n");
@@ -170,7 +170,7 @@ fn an_interface_is_told_by_its_name() {
 }
 
 #[test]
-fn a_flow_that_is_configured_as_background_is_so_whatever_rules_say() {
+fn a_flow_configured_as_background_precedes_rules() {
     let named = "[[background]]\naddress = \"127.0.0.1\"\nport = 5201\n";
     let mut engine = engine(named, false);
     see(&mut engine, 100, vec![owned()], true);
@@ -179,7 +179,7 @@ fn a_flow_that_is_configured_as_background_is_so_whatever_rules_say() {
 }
 
 #[test]
-fn flows_that_cost_much_to_judge_are_spread_over_passes_and_none_is_forgotten() {
+fn expensive_flows_are_classified_over_several_polls() {
     const FLOWS: u64 = 64;
     let mut engine = engine("", false);
     let flows = || {
@@ -210,7 +210,7 @@ fn flows_that_cost_much_to_judge_are_spread_over_passes_and_none_is_forgotten() 
     assert_eq!(judged(&engine), FLOWS);
 }
 
-/// Costs more than a step to judge for 64 flows of a process with such arguments.
+/// With such arguments, 64 flows of a process exceed the cost of a step.
 pub(super) fn slow_rules() -> String {
     format!("[[rule]]\ncmdline = \"{}b\"\nclass = \"bulk\"\n", "*a".repeat(100)).repeat(100)
 }
@@ -239,7 +239,7 @@ pub(super) fn class_of(engine: &Network, cookie: u64) -> Class {
     flow.unwrap().class
 }
 
-/// How many flows the queue was told of.
+/// How many flows have a treatment.
 fn told(actions: &[Action]) -> usize {
     let is_told = |action: &&Action| {
         matches!(
@@ -255,7 +255,7 @@ pub(super) const OTHER: u32 = 1001;
 const TABLE: u64 = 16_384;
 
 #[test]
-fn one_user_cannot_keep_others_from_the_queues_table() {
+fn one_user_cannot_fill_the_flow_table() {
     for uid in [0, OTHER] {
         let mut engine = engine("", false);
         obey(&mut engine, 100, BACKGROUND);
@@ -267,7 +267,7 @@ fn one_user_cannot_keep_others_from_the_queues_table() {
 }
 
 #[test]
-fn a_flow_that_found_no_room_in_the_queues_table_gets_it_when_there_is_some() {
+fn a_waiting_flow_gets_a_free_entry_of_the_flow_table() {
     let mut engine = engine("", false);
     obey(&mut engine, 100, BACKGROUND);
     see(&mut engine, 200, flows_of(HOG, 1, TABLE + 1), true);
@@ -276,7 +276,7 @@ fn a_flow_that_found_no_room_in_the_queues_table_gets_it_when_there_is_some() {
 }
 
 #[test]
-fn whoever_keeps_the_judge_busy_delays_neither_others_nor_what_was_never_judged() {
+fn an_expensive_user_delays_neither_others_nor_new_flows() {
     for uid in [HOG, OTHER] {
         let mut engine = engine("", false);
         obey(&mut engine, 100, &(slow_rules() + BACKGROUND));
@@ -301,7 +301,7 @@ fn whoever_keeps_the_judge_busy_delays_neither_others_nor_what_was_never_judged(
 }
 
 #[test]
-fn to_set_a_flow_by_hand_costs_nothing_for_the_others() {
+fn setting_a_flow_by_hand_does_not_reclassify_others() {
     let mut engine = engine("", false);
     obey(&mut engine, 100, &slow_rules());
     let mut flows = flows_of(HOG, 1, 64);
@@ -318,7 +318,7 @@ fn to_set_a_flow_by_hand_costs_nothing_for_the_others() {
 }
 
 #[test]
-fn flows_of_unknown_processes_cost_what_the_path_of_their_cgroup_does() {
+fn flows_of_unknown_processes_cost_only_their_cgroups_path() {
     let mut engine = engine("", false);
     let flows: Vec<Flow> = flows_of(HOG, 1, 64)
         .into_iter()
@@ -351,8 +351,8 @@ fn of_process(flow: Flow, pid: u32) -> Flow {
     }
 }
 
-/// While a user starts 100 processes between two polls: the first poll from the second second on that asks for [`ID`],
-/// which is another user's and has a connection since this poll.
+/// While a user starts 100 processes between two polls: the first poll, counted from the second second on, that asks
+/// for [`ID`], a process of another user with a new connection.
 fn asked_beside_many_new_processes(begins: u64) -> Option<u64> {
     let mut engine = engine("", false);
     let victim = Flow {
@@ -374,18 +374,18 @@ fn asked_beside_many_new_processes(begins: u64) -> Option<u64> {
 }
 
 #[test]
-fn a_users_new_processes_do_not_keep_another_users_from_being_known() {
+fn a_users_new_processes_do_not_delay_anothers_identification() {
     assert_eq!(asked_beside_many_new_processes(20), Some(20));
 }
 
 #[test]
-fn a_users_new_processes_do_not_keep_others_from_being_looked_at_again() {
+fn a_users_new_processes_do_not_delay_others_rereading() {
     let again = asked_beside_many_new_processes(1);
     assert!(again.is_some_and(|pass| pass <= 15), "{again:?}");
 }
 
 #[test]
-fn a_process_that_is_one_too_many_to_be_remembered_keeps_its_class() {
+fn a_process_beyond_the_bound_keeps_its_class() {
     let mut engine = engine("", false);
     let victim = Flow {
         cookie: Cookie(1 << 40),
@@ -419,7 +419,7 @@ fn datagrams(engine: &mut Network, ms: u64, flows: Vec<Flow>) -> Vec<Action> {
 }
 
 #[test]
-fn a_udp_socket_has_its_class_until_it_is_gone_whatever_passes_over_connections_show() {
+fn a_udp_socket_keeps_its_class_over_tcp_polls() {
     let mut engine = engine("", false);
     let udp = || Flow {
         protocol: Protocol::Udp,
@@ -444,8 +444,8 @@ fn listed(pid: u32, uid: u32) -> Fingerprint {
     }
 }
 
-/// Whether the queue is told of a process of [`OTHER`] that is background, within so many steps. A user's own, with lower
-/// numbers, become other programs all the time.
+/// Whether the queue gets a treatment for a background process of [`OTHER`] within so many steps. A user's own
+/// processes, with lower numbers, become other programs all the time.
 fn is_told_beside(hogs: u32, rules: &str, steps: u32) -> bool {
     const VICTIM: u32 = 100_000;
     let mut engine = engine("", false);
@@ -497,19 +497,19 @@ impl Process {
 }
 
 #[test]
-fn a_users_processes_that_cost_much_keep_no_others_from_their_class_before_the_first_packet() {
+fn expensive_processes_of_a_user_do_not_delay_others_classes() {
     assert!(is_told_beside(63, &slow_rules(), 3));
 }
 
 #[test]
-fn a_process_that_costs_more_than_a_step_keeps_no_others_from_their_class_before_the_first_packet() {
+fn a_process_beyond_the_cost_of_a_step_does_not_delay_others_classes() {
     let rules = "[[rule]]\ncmdline = \"b*\"\ncgroup = \"/x\"\nunit = \"x\"\nclass = \"bulk\"\n".repeat(400);
     assert!(is_told_beside(1, &rules, 3));
 }
 
-/// Its end was told before the scan that shows it was over, so no event follows any more.
+/// Its end was reported before the scan that shows it was over, so no event follows.
 #[test]
-fn a_connection_that_has_gone_when_something_is_asked_of_it_gives_its_place_back() {
+fn a_connection_closed_before_its_request_frees_its_entry() {
     let background = Means {
         control: Some("yields".to_owned()),
         receive_window: false,
@@ -526,7 +526,7 @@ fn a_connection_that_has_gone_when_something_is_asked_of_it_gives_its_place_back
 }
 
 #[test]
-fn a_flow_keeps_the_number_of_a_commands_limit_beyond_the_end_of_the_command() {
+fn a_flow_keeps_its_commands_limit_beyond_the_command() {
     let mut engine = engine("", false);
     see(&mut engine, 100, vec![owned()], true);
     let limited = Process {
@@ -555,7 +555,7 @@ fn a_flow_keeps_the_number_of_a_commands_limit_beyond_the_end_of_the_command() {
     assert!(engine.limits_of_flows().is_empty());
 }
 
-/// Whether the kernel is told by which rule a process hands its class on, in this second.
+/// Whether the rule whose class a process's children inherit is installed in this second.
 fn handed_on(engine: &mut Network, ms: u64, listed: Fingerprint, process: &Process) -> Vec<Option<RuleId>> {
     let now = Duration::from_millis(ms);
     let mut actions = engine.step(now, Input::Class(crate::class::Input::Processes(vec![listed])));
@@ -577,7 +577,7 @@ fn handed_on(engine: &mut Network, ms: u64, listed: Fingerprint, process: &Proce
 }
 
 #[test]
-fn the_kernel_is_told_by_which_rule_a_process_hands_its_class_on_until_it_knows() {
+fn the_inheritance_rule_of_a_process_is_installed_until_the_kernel_has_it() {
     let mut engine = engine("", false);
     obey(
         &mut engine,
@@ -606,7 +606,7 @@ fn the_kernel_is_told_by_which_rule_a_process_hands_its_class_on_until_it_knows(
         ..shell
     };
     assert_eq!(handed_on(&mut engine, 4_000, named, &backup), []);
-    // Another program, which no rule names: nothing is said of it before it has been read.
+    // Another program without a rule: nothing applies before it has been read.
     let other = Fingerprint { image: 2, ..named };
     assert_eq!(handed_on(&mut engine, 5_000, other, &Process::default()), [None]);
     assert_eq!(

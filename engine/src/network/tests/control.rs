@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The congestion control and the receive windows of background connections: who has it, who gets it back, and what somebody else has set.
+//! The congestion control and the receive windows of background connections: which have it, which are restored, and
+//! conflicts.
 
 use super::*;
 use crate::downlink::{Arrival, DownloadRate, LeftOut};
@@ -14,7 +15,7 @@ fn background(receive_window: bool) -> Means {
     }
 }
 
-/// With one connection, and this flow named as background or not.
+/// With one connection, named as background or not.
 fn engine() -> Network {
     super::engine_with("", false, background(false))
 }
@@ -56,7 +57,7 @@ fn answer(engine: &mut Network, ms: u64, outcome: Outcome) {
     );
 }
 
-/// What is asked for.
+/// The requested values.
 fn asked(actions: &[Action]) -> Vec<Value> {
     let value = |action: &Action| match action {
         Action::Set(Request { settings: limits, .. }) => match limits.as_slice() {
@@ -91,7 +92,7 @@ fn latest(engine: &Network) -> String {
 }
 
 #[test]
-fn only_background_connections_yield_to_others() {
+fn only_background_connections_yield() {
     let mut engine = engine();
     for ms in [100, 200, 300] {
         assert!(asked(&see(&mut engine, ms, upload())).is_empty());
@@ -100,7 +101,7 @@ fn only_background_connections_yield_to_others() {
 }
 
 #[test]
-fn it_has_its_own_back_when_it_is_background_no_longer_and_why_names_both() {
+fn congestion_control_is_restored_when_background_ends_and_why_names_both() {
     let mut engine = giving_way();
     assert!(latest(&engine).contains(": congestion control cubic -> yields; rule giveway class set by uid 0"));
     assert_eq!(asked(&name_background(&mut engine, 800, false)), [Value::default()]);
@@ -110,9 +111,9 @@ fn it_has_its_own_back_when_it_is_background_no_longer_and_why_names_both() {
 }
 
 #[test]
-fn changes_that_come_one_after_another_are_made_together_half_a_second_later() {
+fn successive_changes_are_made_together_half_a_second_later() {
     let mut engine = giving_way();
-    // Whether or not any packet of it is seen meanwhile.
+    // Whether or not it is polled meanwhile.
     assert!(asked(&name_background(&mut engine, 400, false)).is_empty());
     let none_seen = |engine: &mut Network, ms| {
         let (flows, complete, queues) = (Vec::new(), false, Default::default());
@@ -130,14 +131,14 @@ fn changes_that_come_one_after_another_are_made_together_half_a_second_later() {
 }
 
 #[test]
-fn where_the_kernel_has_none_nothing_is_asked_for() {
+fn without_a_scavenger_congestion_control_nothing_is_requested() {
     let mut engine = super::engine("", false);
     see(&mut engine, 100, upload());
     assert!(asked(&name_background(&mut engine, 200, true)).is_empty());
 }
 
 #[test]
-fn a_connection_within_this_machine_has_nobody_to_give_way_to() {
+fn loopback_connections_do_not_yield() {
     let mut engine = engine();
     name_background(&mut engine, 100, true);
     assert!(asked(&see(&mut engine, 200, by(1))).is_empty());
@@ -159,7 +160,7 @@ fn udp_has_no_congestion_control_to_change() {
 }
 
 #[test]
-fn a_connection_without_a_route_is_left_as_it_is_until_it_has_one() {
+fn a_connection_without_a_route_is_unchanged_until_it_has_one() {
     let mut engine = engine();
     name_background(&mut engine, 100, true);
     assert!(asked(&see(&mut engine, 200, by(0))).is_empty());
@@ -173,14 +174,14 @@ fn a_connection_without_a_route_is_left_as_it_is_until_it_has_one() {
 }
 
 #[test]
-fn it_yields_by_whatever_interface_it_leaves() {
+fn connections_yield_on_any_interface() {
     let mut engine = giving_way();
     let moved = engine.step(Duration::from_millis(400), Input::Interface(Some(interface(3))));
     assert!(asked(&moved).is_empty());
 }
 
 #[test]
-fn a_request_that_could_not_be_carried_out_is_repeated_half_a_second_later() {
+fn a_failed_request_is_repeated_half_a_second_later() {
     let mut engine = engine();
     see(&mut engine, 100, upload());
     name_background(&mut engine, 200, true);
@@ -190,7 +191,7 @@ fn a_request_that_could_not_be_carried_out_is_repeated_half_a_second_later() {
 }
 
 #[test]
-fn what_somebody_else_has_set_stays_and_why_says_so() {
+fn another_tools_congestion_control_is_not_overridden_and_why_says_so() {
     let mut engine = giving_way();
     assert!(
         asked(&see(&mut engine, 400, having("bbr"))).is_empty(),
@@ -205,7 +206,7 @@ fn what_somebody_else_has_set_stays_and_why_says_so() {
     answer(&mut engine, 500, Outcome::Foreign { found });
     let line = latest(&engine);
     assert!(
-        line.contains("yields -> bbr; rule giveway class set by uid 0: another tool has set it"),
+        line.contains("yields -> bbr; rule giveway class set by uid 0: conflict: another tool set it"),
         "{line}"
     );
     assert!(asked(&see(&mut engine, 600, having("bbr"))).is_empty());
@@ -213,7 +214,7 @@ fn what_somebody_else_has_set_stays_and_why_says_so() {
 }
 
 #[test]
-fn a_dry_run_says_what_would_be() {
+fn a_dry_run_reports_what_would_be_set() {
     let mut engine = super::engine_with("", true, background(false));
     see(&mut engine, 100, upload());
     assert!(asked(&name_background(&mut engine, 200, true)).is_empty());
@@ -223,7 +224,7 @@ fn a_dry_run_says_what_would_be() {
     }
 }
 
-/// Whether the window of the connection yields, where that is asked for.
+/// Whether the window yields, where that is requested.
 fn windows(actions: &[Action]) -> Vec<bool> {
     let of = |action: &Action| match action {
         Action::Set(Request { settings: limits, .. }) => limits
@@ -251,14 +252,14 @@ fn window_giving_way() -> Network {
 }
 
 #[test]
-fn what_a_background_connection_receives_yields_too_until_it_is_background_no_longer() {
+fn background_downloads_yield_until_background_ends() {
     let mut engine = window_giving_way();
     assert!(windows(&see(&mut engine, 800, having(YIELDS))).is_empty());
     assert_eq!(windows(&name_background(&mut engine, 900, false)), [false]);
 }
 
 #[test]
-fn where_a_link_orders_what_arrives_a_background_window_is_nobodys_business() {
+fn background_windows_are_unchanged_where_a_link_orders_downloads() {
     let mut engine = window_giving_way();
     let rate = DownloadRate {
         ifindex: upload().ifindex,
@@ -288,7 +289,7 @@ fn where_a_link_orders_what_arrives_a_background_window_is_nobodys_business() {
 }
 
 #[test]
-fn a_window_that_somebody_else_has_set_stays_and_why_says_so() {
+fn another_tools_window_is_not_overridden_and_why_says_so() {
     let mut engine = window_giving_way();
     let taken = vec![(COOKIE, Setting::ReceiveWindow, Value::Number(30_000))];
     engine.step(
@@ -299,7 +300,7 @@ fn a_window_that_somebody_else_has_set_stays_and_why_says_so() {
     let line = changes.iter().next_back().unwrap().change.to_string();
     assert!(line.contains("receive window yields -> 30000 bytes"), "{line}");
     assert!(
-        line.contains("another tool has set it; giveway leaves it alone from now on"),
+        line.contains("conflict: another tool set it, and giveway does not override it"),
         "{line}"
     );
     assert!(!engine.status(Duration::from_millis(300)).flows[0].receive_yields);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What datagrams cost: a refused one no decision, a report one only where it changes who sends.
+//! The cost of datagrams: a refused one causes no decision, and a report only one if it changes the senders.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::sockets::setting::Wish;
 const SENDERS: u64 = 1000;
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
-/// A policy that counts how often it is asked.
+/// A policy that counts its calls.
 struct Counting(Box<dyn SharePolicy>, Arc<AtomicUsize>);
 
 impl SharePolicy for Counting {
@@ -86,7 +86,7 @@ fn reports(actions: Vec<Action>) -> Vec<Vec<u8>> {
     actions.into_iter().filter_map(report).collect()
 }
 
-/// A device with many senders, and a peer with none that it authenticates.
+/// A device with many senders, and an authenticated peer with none.
 struct Pair {
     now: Duration,
     device: Network,
@@ -122,7 +122,7 @@ impl Pair {
         pair
     }
 
-    /// Both get their ticks, and hear each other.
+    /// Both get their ticks, and receive each other's reports.
     fn poll_time(&mut self, ms: u64) {
         self.now += Duration::from_millis(ms);
         for report in reports(self.device.step(self.now, Input::Tick)) {
@@ -138,7 +138,7 @@ impl Pair {
         }
     }
 
-    /// What follows from a datagram, and how often the policy was asked for it.
+    /// The actions after a datagram, and the calls of the policy for it.
     fn hear(&mut self, bytes: &[u8]) -> (Vec<Action>, usize) {
         let before = self.asked.load(Ordering::Relaxed);
         let from = PEER;
@@ -148,7 +148,7 @@ impl Pair {
         (actions, self.asked.load(Ordering::Relaxed) - before)
     }
 
-    /// One of each kind that is refused.
+    /// One of each refused kind.
     fn refused(&mut self) -> Vec<(&'static str, Vec<u8>)> {
         let recorded = self.heard[0].clone();
         let with = |at: usize, byte: u8| {
@@ -199,7 +199,7 @@ fn a_refused_datagram_causes_no_decision() {
 }
 
 #[test]
-fn a_report_causes_a_decision_only_where_it_changes_who_sends() {
+fn a_report_causes_a_decision_only_if_it_changes_the_senders() {
     let mut pair = Pair::new();
     pair.poll_time(1000);
     let before = pair.asked.load(Ordering::Relaxed);
@@ -212,7 +212,7 @@ fn a_report_causes_a_decision_only_where_it_changes_who_sends() {
     assert_eq!(pair.device.status(pair.now).policy.senders, 2);
 }
 
-/// All that a user without rights can cause by requests, and what becomes of what the engine then asks for.
+/// Everything that a user without rights can cause by requests, with the outcomes of the resulting actions.
 fn requests_of_a_user(n: u64) -> Vec<Input<'static>> {
     let process = ProcessId {
         pid: 4_711,
@@ -284,7 +284,7 @@ fn requests_of_a_user(n: u64) -> Vec<Input<'static>> {
 }
 
 #[test]
-fn a_user_who_asks_for_all_that_is_allowed_as_often_as_possible_costs_no_decision() {
+fn frequent_requests_of_a_user_cause_no_decision() {
     let mut pair = Pair::new();
     let before = pair.asked.load(Ordering::Relaxed);
     for n in 0..200 {
@@ -298,7 +298,7 @@ fn a_user_who_asks_for_all_that_is_allowed_as_often_as_possible_costs_no_decisio
 }
 
 #[test]
-fn connections_that_open_and_close_all_the_time_cause_a_hundred_decisions_a_second() {
+fn flapping_connections_cause_at_most_a_hundred_decisions_a_second() {
     let mut pair = Pair::new();
     let before = pair.asked.load(Ordering::Relaxed);
     for cookie in 0..10_000 {
@@ -312,7 +312,7 @@ fn connections_that_open_and_close_all_the_time_cause_a_hundred_decisions_a_seco
 }
 
 #[test]
-fn a_peer_that_starts_and_stops_all_the_time_causes_a_hundred_decisions_a_second() {
+fn a_flapping_peer_causes_at_most_a_hundred_decisions_a_second() {
     let mut pair = Pair::new();
     let key = Keyring::new(Key::from_secret([7; 32]));
     let mut rng = ChaCha20Rng::from_seed([9; 32]);
@@ -340,17 +340,17 @@ fn a_peer_that_starts_and_stops_all_the_time_causes_a_hundred_decisions_a_second
     }
     let decisions = pair.asked.load(Ordering::Relaxed) - before;
     assert!((90..=101).contains(&decisions), "{decisions}");
-    // The last word counts all the same.
+    // The last state counts all the same.
     pair.now += Duration::from_millis(10);
     pair.device.step(pair.now, Input::Tick);
     let devices = 1 + u32::from(!report.senders.is_empty());
     assert_eq!(pair.device.status(pair.now).policy.senders, devices);
 }
 
-/// What it leaves is of use to the others at once, not with its next regular report.
+/// The rest is usable by the peers at once, not with the next regular report.
 #[test]
-fn a_demand_that_falls_is_told_at_once_and_so_is_one_that_rises_again() {
-    // Nagle's algorithm keeps the rest of a write back until all before it is acknowledged.
+fn falling_and_rising_demand_is_reported_at_once() {
+    // Nagle's algorithm holds the rest of a write back until everything before it is acknowledged.
     let little = Flow {
         unsent_bytes: 700,
         unacked_bytes: 2_000,
@@ -368,12 +368,12 @@ fn a_demand_that_falls_is_told_at_once_and_so_is_one_that_rises_again() {
     let regular = told(&[]);
     let (falls, rises) = (9_000, 10_300);
     let changed = told(&[falls, rises]);
-    // It wants more once it did in two polls.
+    // Its demand is unlimited once two polls show it.
     for ms in [falls, rises + 100] {
         assert!(!regular.contains(&ms), "{ms} in {regular:?}");
         assert!(changed.contains(&ms), "{ms} in {changed:?}");
     }
-    // What is in flight has fallen as well some hundred milliseconds later.
+    // The in-flight bytes have fallen too, some hundred milliseconds later.
     let soon = |told: &[u64]| told.iter().filter(|ms| (falls..=falls + 300).contains(ms)).count();
     assert!(soon(&changed) >= 3 && soon(&regular) <= 1, "{changed:?} {regular:?}");
 }
@@ -389,8 +389,8 @@ fn of_found_shares(seed: u8) -> Network {
     member_with(seed, 7, &config)
 }
 
-/// The seconds in which an upload has a cap, where its device has a key and no number: a member is there for the first minute, or
-/// for none.
+/// The seconds in which an upload has a cap, on a device with a key and no number; a member is present for the first
+/// minute, or never.
 fn limited_s(has_member: bool) -> Vec<u64> {
     let mut config = Config::default();
     config.group.key_file = Some("/etc/giveway/group.key".to_owned());
@@ -446,16 +446,16 @@ fn limited_s(has_member: bool) -> Vec<u64> {
 }
 
 #[test]
-fn a_key_limits_nothing_where_no_other_device_of_the_group_is() {
+fn a_key_limits_nothing_without_a_peer() {
     assert_eq!(limited_s(false), Vec::<u64>::new());
     let beside = limited_s(true);
     let (first, last) = (beside.first().copied(), beside.last().copied());
     assert!(first.is_some_and(|s| s < 20), "{beside:?}");
-    // Half a minute after the last word, and the seconds in which a cap is cleared.
+    // Half a minute after the last report, and the seconds in which a cap is cleared.
     assert!(last.is_some_and(|s| (80..120).contains(&s)), "{beside:?}");
 }
 
-/// When `device` reports in 30 s, passing what `of` says at each of these times.
+/// When `device` reports within 30 s, polling `of` at each of these times.
 fn told_ms(of: impl Fn(u64) -> Vec<Flow>) -> Vec<u64> {
     let mut device = of_found_shares(1);
     let mut at = Vec::new();
@@ -470,9 +470,9 @@ fn told_ms(of: impl Fn(u64) -> Vec<Flow>) -> Vec<u64> {
     at
 }
 
-/// Of small writes, by Nagle's algorithm always something is unsent; a segment was just acknowledged or not.
+/// With small writes Nagle's algorithm always leaves something unsent; a segment was just acknowledged or not.
 #[test]
-fn a_window_that_is_full_but_for_one_segment_is_no_news_each_second() {
+fn a_nearly_full_window_is_not_reported_each_second() {
     let at_edge = |ms: u64| {
         vec![Flow {
             unsent_bytes: 700,
@@ -493,9 +493,9 @@ fn a_window_that_is_full_but_for_one_segment_is_no_news_each_second() {
     );
 }
 
-/// Of twenty connections only sixteen are reported; what the others want is told to nobody.
+/// Of twenty connections only sixteen are reported; a change of the others is not announced.
 #[test]
-fn what_is_not_in_the_report_is_not_announced() {
+fn connections_beyond_the_report_are_not_announced() {
     let twenty = |ms: u64, flaps: bool| {
         let of = |cookie: u64| {
             let is_light = flaps && cookie >= 16 && (ms / 300).is_multiple_of(2);
@@ -517,8 +517,8 @@ fn what_is_not_in_the_report_is_not_announced() {
     );
 }
 
-/// Devices that hear each other; in the first one a connection wants all and next to nothing in turns. When the others learn that it has
-/// a second connection, ms after that sends.
+/// Devices that hear each other; a connection of the first one alternates between unlimited and hardly any demand.
+/// Returns when the others learn that it has a second connection, in ms after that starts.
 fn learnt_after_ms(flickers: bool, devices: u8) -> u64 {
     let mut group: Vec<Network> = (1..=devices).map(of_found_shares).collect();
     let start = 40_000;
@@ -543,7 +543,7 @@ fn learnt_after_ms(flickers: bool, devices: u8) -> u64 {
                     ..upload()
                 };
                 let mut flows = vec![one];
-                // It counts from its second pass on.
+                // It counts from its second poll on.
                 if index == 0 && ms + 100 >= start {
                     flows.push(another);
                 }
@@ -588,7 +588,7 @@ fn learnt_after_ms(flickers: bool, devices: u8) -> u64 {
 }
 
 #[test]
-fn a_start_is_learnt_at_once_whatever_its_device_has_told_of_its_demand() {
+fn a_start_is_reported_at_once_despite_earlier_demand_changes() {
     let learnt = [2, 8, 24].map(|devices| [false, true].map(|flickers| learnt_after_ms(flickers, devices)));
     assert!(
         learnt.iter().all(|[steady, flickers]| *flickers <= steady + 100),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether what was asked for a flow is enforced: by the link that it leaves by, by the queue in which it was seen, and said
-//! once.
+//! Whether a requested limit or class is enforced: by the link that the flow leaves by, by the queue in which it was
+//! seen, and reported once.
 
 use super::classes::{obey, see};
 
@@ -75,7 +75,7 @@ fn with_queue() -> Network {
     managing("[link]\nrate_mbit = 10.0", with_htb())
 }
 
-/// What passes show of a flow by this device, from one second to the other; then what is said of its limit.
+/// Polls of a flow on this device over these seconds, followed by the reports on its limit.
 fn sends(engine: &mut Network, ifindex: u32, ms: std::ops::Range<u64>, seen_on: Option<u32>) {
     for ms in ms.step_by(100) {
         let flow = Flow {
@@ -93,7 +93,7 @@ fn sends(engine: &mut Network, ifindex: u32, ms: std::ops::Range<u64>, seen_on: 
     }
 }
 
-/// What is sent by this link can be limited.
+/// Uploads on this link can be limited.
 fn departs(engine: &mut Network, ms: u64) {
     let (now, way) = (Duration::from_millis(ms), Way::Sent);
     let departure = Arrival {
@@ -128,7 +128,7 @@ fn limit(engine: &Network) -> (Option<String>, String) {
     )
 }
 
-/// The lines of the log about what is enforced.
+/// The reports on enforcement.
 fn said(engine: &Network) -> Vec<String> {
     let changes = engine.changes().into_iter().map(|latest| latest.change.to_string());
     changes.filter(|line| line.contains("not enforced")).collect()
@@ -146,7 +146,7 @@ fn a_limit_is_enforced_on_the_link_that_the_flow_leaves_by() {
 }
 
 #[test]
-fn a_limited_flow_through_a_tunnel_that_is_not_managed_is_told_of_within_a_second_and_once() {
+fn a_limited_flow_through_an_unmanaged_tunnel_is_reported_once_within_a_second() {
     let mut engine = with_queue();
     obey(&mut engine, 50, LIMITED);
     sends(&mut engine, TUN, 100..1100, None);
@@ -163,7 +163,7 @@ fn a_limited_flow_through_a_tunnel_that_is_not_managed_is_told_of_within_a_secon
         line.contains("rate limit 2 Mbit/s -> not enforced; rule a.toml:1: it leaves by"),
         "{line}"
     );
-    // Another flow of the same rule by the same device is no news.
+    // Another flow of the same rule on the same device is not reported again.
     let other = Flow {
         cookie: Cookie(8),
         ifindex: TUN,
@@ -189,14 +189,14 @@ fn a_limited_flow_through_a_tunnel_that_is_not_managed_is_told_of_within_a_secon
 }
 
 #[test]
-fn what_leaves_by_a_device_that_stands_on_a_managed_link_is_limited_on_that_link() {
+fn a_flow_on_a_device_above_a_managed_link_is_limited_there() {
     let mut engine = with_queue();
     obey(&mut engine, 50, LIMITED);
     departs(&mut engine, 60);
     sends(&mut engine, TUN, 100..1100, Some(ETH));
     assert_eq!(limit(&engine).0.as_deref(), Some("eth2"));
     assert!(said(&engine).is_empty());
-    // The route changes, and what it stands on does.
+    // The route changes, and the device below with it.
     sends(&mut engine, TUN, 1100..2100, None);
     assert_eq!(limit(&engine).0, None);
     assert_eq!(said(&engine).len(), 1);
@@ -207,7 +207,7 @@ fn what_leaves_by_a_device_that_stands_on_a_managed_link_is_limited_on_that_link
 }
 
 #[test]
-fn a_background_flow_that_stays_in_the_links_own_subnets_is_not_ordered_there_and_a_limited_one_is_limited() {
+fn local_traffic_is_not_ordered_but_limited() {
     let own: Prefix = "127.0.0.0/8".to_owned().try_into().unwrap();
     assert!(own.contains(upload().remote.ip()));
     let mut engine = with_queue();
@@ -225,9 +225,9 @@ fn a_background_flow_that_stays_in_the_links_own_subnets_is_not_ordered_there_an
         (short.class, short.upload_limit_mbit, short.cause),
         (Some(Class::Background), None, Cause::Local)
     );
-    assert!(short.reason.contains("the own subnets of eth2"), "{}", short.reason);
+    assert!(short.reason.contains("local traffic of eth2"), "{}", short.reason);
     assert_eq!(said(&engine).len(), 1);
-    // Its address is another one by now.
+    // Now its address is another one.
     engine.step(Duration::ZERO, Input::Queue(crate::queue::Input::Subnets([].into())));
     sends(&mut engine, ETH, 1100..2100, None);
     assert!(engine.status(Duration::from_secs(3)).not_enforced.is_empty());
@@ -244,7 +244,7 @@ fn a_background_flow_that_stays_in_the_links_own_subnets_is_not_ordered_there_an
 }
 
 #[test]
-fn a_link_without_a_queue_a_dry_run_and_a_pause_are_reasons() {
+fn a_missing_queue_a_dry_run_and_a_pause_are_reported_as_reasons() {
     let no_rate = managing("", with_htb());
     let dry = managing(
         "[link]\nrate_mbit = 10.0",
@@ -270,7 +270,7 @@ fn a_link_without_a_queue_a_dry_run_and_a_pause_are_reasons() {
             .shortfalls_of(Some(Class::Background), Rates::default());
         let reason = expected.replace(
             "upload limits have not been installed yet",
-            "eth2 has no queue of giveway's: ",
+            "eth2 has no giveway queue: ",
         );
         assert!(at_start[0].starts_with(&reason), "{at_start:?}");
         assert!(engine.overview().enforcing().is_empty(), "{reason}");
@@ -278,7 +278,7 @@ fn a_link_without_a_queue_a_dry_run_and_a_pause_are_reasons() {
 }
 
 #[test]
-fn a_class_that_is_an_order_is_told_of_once_for_each_device_and_one_that_is_none_is_not() {
+fn an_unenforced_class_is_reported_once_per_device() {
     let mut engine = with_queue();
     obey(&mut engine, 50, BACKGROUND);
     sends(&mut engine, TUN, 100..1100, None);
@@ -299,7 +299,7 @@ fn a_class_that_is_an_order_is_told_of_once_for_each_device_and_one_that_is_none
 }
 
 #[test]
-fn what_stays_on_this_host_is_shown_so_and_no_line_of_the_log() {
+fn loopback_traffic_is_shown_but_not_logged() {
     let mut engine = with_queue();
     obey(&mut engine, 50, LIMITED);
     sends(&mut engine, 1, 100..1100, None);
@@ -308,7 +308,7 @@ fn what_stays_on_this_host_is_shown_so_and_no_line_of_the_log() {
 }
 
 #[test]
-fn a_limit_is_enforced_by_a_detour_where_the_link_has_no_queue_and_a_class_is_not() {
+fn without_a_queue_a_detour_enforces_limits_but_not_classes() {
     let mut engine = managing("", with_htb());
     obey(&mut engine, 50, LIMITED);
     departs(&mut engine, 60);
@@ -325,7 +325,7 @@ fn a_limit_is_enforced_by_a_detour_where_the_link_has_no_queue_and_a_class_is_no
             .iter()
             .all(|reason| !reason.contains("eth2 has no queue"))
     );
-    assert!(lacks(Class::Background)[0].starts_with("eth2 has no queue of giveway's: "));
+    assert!(lacks(Class::Background)[0].starts_with("eth2 has no giveway queue: "));
     let (way, reason) = (Way::Sent, "it is gone".to_owned());
     engine.step(
         Duration::from_millis(1100),
@@ -334,14 +334,14 @@ fn a_limit_is_enforced_by_a_detour_where_the_link_has_no_queue_and_a_class_is_no
     sends(&mut engine, ETH, 1200..2200, None);
     let (enforced_by, reason) = limit(&engine);
     assert!(
-        enforced_by.is_none() && reason.ends_with("what is sent by eth2 is not limited: it is gone"),
+        enforced_by.is_none() && reason.ends_with("uploads on eth2 are not limited: it is gone"),
         "{reason}"
     );
     assert_eq!(said(&engine).len(), 1);
 }
 
 #[test]
-fn a_command_is_told_at_its_start_of_links_without_a_queue_and_of_devices_that_are_not_managed() {
+fn a_command_is_warned_of_links_without_a_queue_and_unmanaged_devices() {
     let engine = with_queue();
     let limited = Rates {
         up: Some(1),
@@ -372,7 +372,7 @@ fn elsewhere(uid: u32, pid: u32, command: String, netns_inum: u32) -> Elsewhere 
 }
 
 #[test]
-fn a_process_in_another_network_namespace_is_told_of_once_while_it_is_there() {
+fn a_process_in_another_network_namespace_is_reported_once() {
     let mut engine = with_queue();
     let process = elsewhere(0, 5, "curl".to_owned(), 4711);
     for ms in [1000, 2000] {
@@ -397,9 +397,9 @@ fn a_process_in_another_network_namespace_is_told_of_once_while_it_is_there() {
     assert!(engine.status(Duration::from_secs(3)).elsewhere.is_empty());
 }
 
-/// They rename themselves before each look, and those of every other user go from namespace to namespace.
+/// They rename themselves before each poll, and those of every other user move between namespaces.
 #[test]
-fn a_user_with_many_processes_in_other_network_namespaces_hides_nobodys_and_is_told_of_seldom() {
+fn many_processes_of_a_user_in_other_namespaces_hide_nobodys_and_are_reported_rarely() {
     for (uids, namespaces) in [(1, 1), (1, 5000), (500, 5000)] {
         let mut engine = with_queue();
         let mut told = 0;
@@ -430,9 +430,9 @@ fn a_user_with_many_processes_in_other_network_namespaces_hides_nobodys_and_is_t
     }
 }
 
-/// A UDP socket that is not connected has no route of its own: what admission has seen decides.
+/// An unconnected UDP socket has no route of its own: the queue in which it was seen decides.
 #[test]
-fn a_limited_udp_socket_that_is_not_connected_is_enforced_where_its_packets_are_seen() {
+fn an_unconnected_udp_socket_is_enforced_where_its_packets_are_seen() {
     let rule = "[[rule]]\nlocal_port = 5201\nclass = \"bulk\"\nupload_limit_mbit = 2.0\n";
     for (seen_on, said_lines) in [(Some(ETH), 0), (None, 1)] {
         let mut engine = with_queue();
@@ -460,7 +460,7 @@ fn a_limited_udp_socket_that_is_not_connected_is_enforced_where_its_packets_are_
 }
 
 #[test]
-fn deadlines_are_told_of_once_for_each_interface_that_is_not_managed() {
+fn deadlines_on_unmanaged_interfaces_are_reported_once_each() {
     let deadline = "[link]\nrate_mbit = 10.0\n[[deadline]]\nport = 5005\ndeadline_ms = 10.0";
     let mut engine = managing(deadline, with_htb());
     let devices = [(ETH, device("eth2", None)), (TUN, device("tun0", Some("tun")))];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is forwarded for cgroups over time: who sends is asked for and judged, the queue is told, and it has bounds.
+//! Forwarded traffic of cgroups over time: senders are identified and classified, the queue gets their treatments,
+//! within bounds.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ fn answer(engine: &mut Network, ms: u64, paths: impl IntoIterator<Item = (u64, S
     engine.step(Duration::from_millis(ms), Input::Identified { processes, cgroups })
 }
 
-/// An engine that knows of two, of which `/a` is bulk.
+/// An engine that knows two, of which `/a` is bulk.
 fn two() -> (Network, Vec<Action>) {
     let mut engine = engine("", false);
     obey(&mut engine, 100, RULES);
@@ -53,7 +54,7 @@ fn two() -> (Network, Vec<Action>) {
 }
 
 #[test]
-fn the_queue_is_told_what_rules_say_of_a_cgroup_and_once() {
+fn a_cgroups_treatment_is_installed_once() {
     let (mut engine, actions) = two();
     let [(1, Some(of_a))] = told(&actions)[..] else {
         panic!("{actions:?}");
@@ -67,7 +68,7 @@ fn the_queue_is_told_what_rules_say_of_a_cgroup_and_once() {
 }
 
 #[test]
-fn other_rules_hold_at_the_next_look_and_each_change_is_recorded() {
+fn changed_rules_apply_at_the_next_poll_and_are_recorded() {
     let (mut engine, _) = two();
     obey(&mut engine, 300, "");
     assert_eq!(told(&send(&mut engine, 1200, [1, 2])), [(1, None)]);
@@ -81,7 +82,7 @@ fn other_rules_hold_at_the_next_look_and_each_change_is_recorded() {
 }
 
 #[test]
-fn who_sends_no_more_is_forgotten_and_judged_anew_when_it_returns() {
+fn a_cgroup_that_stops_sending_is_forgotten_and_classified_again_on_return() {
     let (mut engine, _) = two();
     send(&mut engine, 1200, [2]);
     assert!(engine.status(Duration::from_secs(2)).forwarded.is_empty());
@@ -90,7 +91,7 @@ fn who_sends_no_more_is_forgotten_and_judged_anew_when_it_returns() {
 }
 
 #[test]
-fn it_yields_to_what_is_active_for_all_and_to_no_single_users_word() {
+fn forwarded_traffic_yields_to_the_common_focus_only() {
     let (mut engine, _) = two();
     let class_while_active = |engine: &mut Network, ms, uid| {
         let of = Activity {
@@ -111,7 +112,7 @@ fn it_yields_to_what_is_active_for_all_and_to_no_single_users_word() {
 }
 
 #[test]
-fn however_many_send_a_look_asks_for_few_paths_and_all_are_judged_in_time() {
+fn path_requests_are_bounded_and_all_cgroups_are_classified_in_time() {
     let mut engine = engine("", false);
     obey(&mut engine, 100, &slow_rules());
     let mut known = 0;
@@ -126,7 +127,7 @@ fn however_many_send_a_look_asks_for_few_paths_and_all_are_judged_in_time() {
 }
 
 #[test]
-fn changes_of_cgroups_that_send_no_more_go_before_that_of_one_that_does() {
+fn changes_of_silent_cgroups_are_forgotten_first() {
     let mut engine = engine("", false);
     obey(&mut engine, 100, "[[rule]]\ncgroup = \"/*\"\nclass = \"bulk\"\n");
     send(&mut engine, 1000, [1]);
@@ -147,7 +148,7 @@ fn changes_of_cgroups_that_send_no_more_go_before_that_of_one_that_does() {
 }
 
 #[test]
-fn a_path_that_nobody_knew_is_asked_for_again_after_those_that_are_new() {
+fn an_unknown_path_is_requested_again_after_new_ones() {
     let mut engine = engine("", false);
     obey(&mut engine, 100, RULES);
     assert_eq!(asked(&send(&mut engine, 1000, [1])), [1]);

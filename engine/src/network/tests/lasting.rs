@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! For how long something lasts that has a time of its own: the queue of a link that went, the wait of one that comes and
-//! goes, a queue that nothing needs any more, what a detour that fails is given. And whose word counts for a class.
+//! Durations: how long a removed link's queue is kept, a flapping link waits, an unneeded queue stays, a failing detour
+//! backs off. And the precedence of classes.
 
 use super::classes::{identify, obey, see};
 use super::*;
@@ -20,7 +20,7 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Where queues of this kind can be installed.
+/// With these backends for queues.
 fn with_queues(config: &str, backends: Backends) -> Network {
     let setup = Setup {
         seed: [1; 32],
@@ -66,7 +66,7 @@ fn uplink(ifindex: u32, has_ours: bool, chosen: bool) -> Uplink {
     }
 }
 
-/// By link, whether a queue is installed or taken away. Each of it succeeds.
+/// By link, whether a queue is installed or removed. Every request succeeds.
 fn queues(engine: &mut Network, seconds: u64, input: Input<'_>) -> Vec<(u32, bool)> {
     let asked = engine.step(at(seconds), input).into_iter();
     let asked: Vec<(u32, bool)> = asked
@@ -88,7 +88,7 @@ fn queues(engine: &mut Network, seconds: u64, input: Input<'_>) -> Vec<(u32, boo
 }
 
 #[test]
-fn a_link_that_goes_and_comes_back_after_five_seconds_keeps_its_queue() {
+fn a_link_that_returns_after_five_seconds_keeps_its_queue() {
     let mut engine = with_queues(RATES, bpf());
     let new = vec![uplink(WIFI, false, true), uplink(LTE, false, true)];
     assert_eq!(
@@ -118,7 +118,7 @@ fn a_link_that_goes_and_comes_back_after_five_seconds_keeps_its_queue() {
 }
 
 #[test]
-fn a_link_that_was_there_for_five_seconds_waits_when_it_comes_back() {
+fn a_link_that_was_present_for_five_seconds_waits_when_it_returns() {
     let mut engine = with_queues(RATES, bpf());
     let both = |wifi| {
         Input::Queue(crate::queue::Input::Uplinks(vec![
@@ -136,7 +136,7 @@ fn a_link_that_was_there_for_five_seconds_waits_when_it_comes_back() {
 }
 
 #[test]
-fn a_queue_that_nothing_needs_stays_for_a_minute() {
+fn an_unneeded_queue_stays_for_a_minute() {
     let mut engine = with_queues("", bpf());
     queues(
         &mut engine,
@@ -165,7 +165,7 @@ fn a_queue_that_nothing_needs_stays_for_a_minute() {
 }
 
 #[test]
-fn a_detour_that_is_lost_again_and_again_waits_longer_but_not_after_a_minute() {
+fn a_detour_that_is_lost_repeatedly_backs_off_unless_it_lasted_a_minute() {
     let htb = Backends {
         htb: Ok(()),
         ..Backends::none()
@@ -227,7 +227,7 @@ fn owned() -> Flow {
 }
 
 #[test]
-fn a_process_of_the_idle_io_class_or_an_idle_group_sends_in_the_background() {
+fn idle_io_class_and_idle_cgroups_send_as_background() {
     for idleness in [
         Idleness {
             io_idle: true,
@@ -254,7 +254,7 @@ fn a_process_of_the_idle_io_class_or_an_idle_group_sends_in_the_background() {
 }
 
 #[test]
-fn a_users_smaller_limit_is_no_way_out_of_a_rules_and_roots_is() {
+fn a_smaller_limit_replaces_a_rules_only_if_root_set_it() {
     for (uid, counts) in [(1000, 1), (0, 48)] {
         let mut engine = engine("", false);
         obey(&mut engine, 50, LIMITED);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A pause revokes what is active, and its end brings it back.
+//! A pause revokes everything, and its end restores it.
 
 use super::*;
 use crate::queue::links::LinkRequest;
@@ -12,7 +12,7 @@ fn pause(engine: &mut Network, ms: u64, reason: Option<&str>) -> Vec<Action> {
 }
 
 #[test]
-fn a_cap_is_cleared_at_once_and_comes_back_when_the_pause_is_over() {
+fn a_cap_is_cleared_at_once_and_restored_after_the_pause() {
     let mut engine = asking();
     answer(&mut engine, Outcome::Applied);
     let actions = pause(&mut engine, 300, Some(WHY));
@@ -28,7 +28,7 @@ fn a_cap_is_cleared_at_once_and_comes_back_when_the_pause_is_over() {
 }
 
 #[test]
-fn what_the_kernel_puts_off_is_revoked_in_the_next_poll() {
+fn deferred_caps_are_cleared_in_the_next_poll() {
     let mut engine = asking();
     answer(&mut engine, Outcome::Applied);
     pause(&mut engine, 300, Some(WHY));
@@ -37,7 +37,7 @@ fn what_the_kernel_puts_off_is_revoked_in_the_next_poll() {
 }
 
 #[test]
-fn new_connections_are_not_capped_meanwhile() {
+fn new_connections_are_not_capped_during_a_pause() {
     let mut engine = asking();
     let tables = |actions: Vec<Action>| -> Vec<Vec<u32>> {
         let table = |action| match action {
@@ -52,7 +52,7 @@ fn new_connections_are_not_capped_meanwhile() {
 }
 
 #[test]
-fn congestion_control_goes_back_and_returns() {
+fn a_pause_restores_the_congestion_control_and_its_end_sets_it_again() {
     let background = Means {
         control: Some("yields".to_owned()),
         receive_window: false,
@@ -85,7 +85,7 @@ fn congestion_control_goes_back_and_returns() {
 }
 
 #[test]
-fn the_queue_is_taken_down_and_install_again_also_on_a_link_that_changes_meanwhile() {
+fn the_queue_is_removed_and_installed_again_even_on_a_changed_link() {
     let config = Config::parse("[link]\nrate_mbit = 10.0").unwrap();
     let backends = Backends {
         htb: Ok(()),
@@ -145,7 +145,7 @@ fn the_queue_is_taken_down_and_install_again_also_on_a_link_that_changes_meanwhi
 }
 
 #[test]
-fn what_another_tool_sets_after_a_pause_is_told_by_the_policys_rule() {
+fn a_conflict_after_a_pause_names_the_policys_rule() {
     let mut engine = asking();
     answer(&mut engine, Outcome::Applied);
     let policys = engine.changes()[0].change.rule.clone();

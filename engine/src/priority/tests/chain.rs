@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which handler of requests is raised, which is lowered, and which chain is suspended.
+//! Which handlers are raised and lowered, and which chains suspended.
 
 use super::*;
 use crate::priority::chain::THREADS_KEPT;
@@ -22,7 +22,7 @@ fn raised() -> Machine {
     machine
 }
 
-/// How it is found, so long after the start.
+/// A sample of it, this long after the start.
 fn look(machine: &mut Machine, at: Duration, until: Option<Duration>, is_awake: bool, cpu: Duration) -> Vec<Action> {
     let start = Duration::from_secs(100);
     let seen = HandlerSample {
@@ -42,15 +42,15 @@ fn reason(machine: &Machine) -> String {
 #[test]
 fn a_handler_keeps_its_priority_from_request_to_request() {
     let mut machine = raised();
-    // Asleep after the deadline of its latest request: that costs nobody anything.
+    // Asleep after the deadline of its latest request: no cost.
     assert_eq!(look(&mut machine, ms(20), Some(ms(6)), false, ms(1)), []);
-    // Awake, for a request that came since.
+    // Awake, for a newer request.
     assert_eq!(look(&mut machine, ms(40), Some(ms(42)), true, ms(2)), []);
     assert_eq!(machine.priority.raised(), [TID]);
 }
 
 #[test]
-fn one_that_computes_beyond_the_deadline_is_lowered() {
+fn a_handler_that_runs_beyond_the_deadline_is_lowered() {
     let mut machine = raised();
     let lowered = look(&mut machine, ms(20), Some(ms(6)), true, ms(19));
     assert_eq!(lowered, [Action::Lower { tid: TID }]);
@@ -70,7 +70,7 @@ fn other_work_lowers_and_the_next_request_raises_again() {
 }
 
 #[test]
-fn however_many_requests_come_a_chain_has_its_share_and_no_more() {
+fn a_flood_of_requests_keeps_a_chain_within_its_share() {
     let mut machine = raised();
     // Always within a deadline: a flood of requests. All of the CPU, where half is allowed.
     let suspended = (1..=100).find_map(|step| {
@@ -94,7 +94,7 @@ fn however_many_requests_come_a_chain_has_its_share_and_no_more() {
 }
 
 #[test]
-fn requests_and_other_work_in_turns_cannot_keep_giveway_busy() {
+fn alternating_requests_and_other_work_do_not_keep_giveway_busy() {
     let mut machine = machine();
     let changes = (1..100_000).find(|_| {
         machine.now += Duration::from_micros(120);
@@ -102,13 +102,13 @@ fn requests_and_other_work_in_turns_cannot_keep_giveway_busy() {
         machine.give_input(Input::OtherWork { tid: TID });
         !is_raised
     });
-    // Half a CPU is its share, and so is half a CPU of what raising and lowering take.
+    // Its share is half a CPU, which includes the cost of raising and lowering.
     let changes = changes.expect("a chain whose changes take a whole CPU is suspended");
     assert!((8_000..9_000).contains(&changes), "{changes}");
 }
 
 #[test]
-fn what_it_uses_while_it_is_not_raised_is_not_counted() {
+fn cpu_time_without_priority_is_not_counted() {
     let mut machine = raised();
     machine.give_input(Input::OtherWork { tid: TID });
     machine.now += ms(5_000);
@@ -122,7 +122,7 @@ fn what_it_uses_while_it_is_not_raised_is_not_counted() {
 }
 
 #[test]
-fn a_thread_that_ended_or_could_not_be_raised_is_not_looked_at() {
+fn an_ended_or_refused_thread_is_not_polled() {
     let mut machine = raised();
     assert_eq!(look(&mut machine, ms(20), None, false, ms(0)), []);
     assert!(machine.priority.status(machine.now).chains[0].threads.is_empty());
@@ -135,10 +135,10 @@ fn a_thread_that_ended_or_could_not_be_raised_is_not_looked_at() {
 }
 
 #[test]
-fn threads_that_come_and_go_leave_no_records() {
+fn short_lived_threads_leave_no_records() {
     let mut machine = machine();
     for tid in 1..100_000 {
-        // One bar in a while, for what all these changes cost.
+        // One suspension in a while, for the cost of all these changes.
         machine.now += ms(1);
         machine.request(tid);
         machine.give_input(Input::OtherWork { tid });
@@ -151,7 +151,7 @@ fn threads_that_come_and_go_leave_no_records() {
 }
 
 #[test]
-fn no_more_threads_are_raised_than_can_be_looked_at_and_a_sleeper_gives_its_place() {
+fn raised_threads_are_bounded_and_a_sleeper_yields_its_place() {
     let mut machine = machine();
     for tid in 1..=2 * THREADS_KEPT as u32 {
         machine.now += ms(1);
@@ -169,7 +169,7 @@ fn no_more_threads_are_raised_than_can_be_looked_at_and_a_sleeper_gives_its_plac
 }
 
 #[test]
-fn what_a_thread_used_until_its_end_is_counted() {
+fn cpu_time_until_a_threads_end_is_counted() {
     let mut machine = raised();
     machine.give_input(Input::HandlerEnded { tid: TID, cpu: ms(900) });
     assert!(machine.priority.status(machine.now).chains[0].threads.is_empty());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What others compute with a priority that they were donated counts for who donated it.
+//! CPU time of others with inherited priority counts for the donor.
 
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ fn donate(machine: &mut Machine, donor: Donor, used: Duration, recipients: u32) 
     }));
 }
 
-/// Lets process 1 compute so much of each tick, and donate so much; and all others a twentieth.
+/// Process 1 uses and donates these shares of each tick; all others use a twentieth.
 fn compute_and_donate(machine: &mut Machine, own: f64, donated: f64) {
     machine.run(TICK, &|pid| if pid == 1 { own } else { 0.05 }, 0.0, 0.0);
     donate(machine, Donor::Process(id(1)), TICK.mul_f64(donated), 1);
@@ -32,7 +32,7 @@ fn two() -> Machine {
 }
 
 #[test]
-fn what_is_donated_counts_as_if_the_donor_had_computed() {
+fn inherited_cpu_time_counts_for_the_donor() {
     let mut machine = two();
     for _ in 0..4 {
         compute_and_donate(&mut machine, 0.0, 1.0);
@@ -42,7 +42,7 @@ fn what_is_donated_counts_as_if_the_donor_had_computed() {
     assert_eq!(machine.pids(), [2]);
     let reason = machine.reason(1);
     assert!(
-        reason.starts_with("its priority was donated through a futex to process 77 (owner), which computed 500 ms")
+        reason.starts_with("its priority was inherited through a futex by process 77 (owner), which ran for 500 ms")
             && reason.contains("with that it used 500 ms of CPU in the last 500 ms"),
         "{reason}"
     );
@@ -50,7 +50,7 @@ fn what_is_donated_counts_as_if_the_donor_had_computed() {
 }
 
 #[test]
-fn what_is_donated_within_the_budget_costs_nothing() {
+fn inherited_cpu_time_within_the_budget_demotes_nobody() {
     let mut machine = two();
     (0..100).for_each(|_| compute_and_donate(&mut machine, 0.4, 0.39));
     assert_eq!(machine.pids(), [1, 2]);
@@ -60,7 +60,7 @@ fn what_is_donated_within_the_budget_costs_nothing() {
 }
 
 #[test]
-fn starvation_takes_from_those_who_donated_and_from_all_only_if_that_does_not_help() {
+fn starvation_demotes_donors_first_and_all_if_that_does_not_help() {
     let wide = |name, exe| PriorityRule {
         budget_percent: 1000,
         ..rule(name, exe)
@@ -80,7 +80,7 @@ fn starvation_takes_from_those_who_donated_and_from_all_only_if_that_does_not_he
     assert_eq!(machine.pids(), [2]);
     let reason = machine.reason(1);
     assert!(
-        reason.contains("could not run for 400 ms") && reason.contains("process 77 (owner), which computed 400 ms"),
+        reason.contains("could not run for 400 ms") && reason.contains("process 77 (owner), which ran for 400 ms"),
         "{reason}"
     );
     machine.run(TICK, &|_| 0.05, 0.0, 0.0);
@@ -100,7 +100,7 @@ fn starvation_takes_from_those_who_donated_and_from_all_only_if_that_does_not_he
 }
 
 #[test]
-fn what_a_handler_donates_its_chain_pays() {
+fn a_chain_pays_for_its_handlers_donations() {
     let mut machine = two();
     assert!(machine.request(88));
     for _ in 0..9 {
@@ -120,7 +120,7 @@ fn what_a_handler_donates_its_chain_pays() {
 }
 
 #[test]
-fn who_donates_to_a_crowd_loses_it_before_the_account_is_full() {
+fn a_donor_to_too_many_threads_is_demoted_at_once() {
     let mut machine = two();
     assert!(machine.request(88));
     for donor in [Donor::Process(id(1)), Donor::Handler { tid: 88 }] {
@@ -132,7 +132,7 @@ fn who_donates_to_a_crowd_loses_it_before_the_account_is_full() {
     }
     assert_eq!((machine.pids(), machine.raised.len()), (vec![2], 0));
     assert!(
-        machine.reason(1).contains("to 65 threads at once"),
+        machine.reason(1).contains("65 threads at once"),
         "{}",
         machine.reason(1)
     );
@@ -140,7 +140,7 @@ fn who_donates_to_a_crowd_loses_it_before_the_account_is_full() {
 
 proptest! {
     #[test]
-    fn it_does_not_matter_who_computes(donated in prop::collection::vec(0.0..=1.0, 50), busy in 0.0..1.0) {
+    fn donor_and_recipients_share_one_budget(donated in prop::collection::vec(0.0..=1.0, 50), busy in 0.0..1.0) {
         let lasts = |part: &dyn Fn(usize) -> f64| {
             let mut machine = two();
             let demoted = |n: &usize| {
@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_pays_for_what_is_donated_by_others(donors in prop::collection::vec((2_u32..200, 0_u64..1_000), 0..50)) {
+    fn donations_of_unknown_processes_count_for_nobody(donors in prop::collection::vec((2_u32..200, 0_u64..1_000), 0..50)) {
         let mut machine = two();
         for (number, used) in donors {
             let donor = if number == 2 { Donor::Process(id(9)) } else { Donor::Handler { tid: number } };

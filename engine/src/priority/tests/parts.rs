@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rules, chains and NAPI threads together: one account, one starvation detector, and no part takes another's grant for
-//! a stranger's.
+//! another tool's.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn with_all_parts() -> Machine {
     machine
 }
 
-/// Runs until something is lowered or demoted; how long that took.
+/// Runs until something is lowered or demoted; returns the time.
 fn until_it_is_less(machine: &mut Machine, rules: f64, chains: f64, napi: f64) -> Duration {
     let (start, having) = (machine.now, machine.granted.len());
     while machine.granted.len() == having && machine.is_napi_raised && !machine.raised.is_empty() {
@@ -28,9 +28,9 @@ fn until_it_is_less(machine: &mut Machine, rules: f64, chains: f64, napi: f64) -
 }
 
 #[test]
-fn a_flood_makes_napi_threads_pay_before_any_rule() {
+fn a_flood_lowers_napi_threads_before_any_rule() {
     let mut machine = with_all_parts();
-    // 2 x 60% within their own budgets, and 50% for the flood: 170% of two CPUs, where 160% are allowed.
+    // 2 × 60% within their own budgets, and 50% for the flood: 170% of two CPUs, where 160% are allowed.
     let took = until_it_is_less(&mut machine, 0.6, NONE, 0.5);
     assert!(took <= ms(600), "{took:?}");
     assert!(!machine.is_napi_raised && machine.pids() == [1, 2]);
@@ -42,7 +42,7 @@ fn a_flood_makes_napi_threads_pay_before_any_rule() {
         change.reason.contains("total_percent") && change.rule == "[receive]",
         "{change}"
     );
-    // A second later they have another try.
+    // A second later they are raised again.
     for _ in 0..10 {
         machine.run(TICK, &|_| 0.6, NONE, NONE);
         machine.report_usage();
@@ -51,7 +51,7 @@ fn a_flood_makes_napi_threads_pay_before_any_rule() {
 }
 
 #[test]
-fn a_flood_of_requests_makes_the_chain_pay_before_any_rule() {
+fn a_flood_of_requests_lowers_the_chain_before_any_rule() {
     let mut machine = with_all_parts();
     until_it_is_less(&mut machine, 0.65, 0.49, NONE);
     assert!(machine.raised.is_empty() && machine.is_napi_raised && machine.pids() == [1, 2]);
@@ -62,7 +62,7 @@ fn a_flood_of_requests_makes_the_chain_pay_before_any_rule() {
 }
 
 #[test]
-fn a_rule_that_overruns_its_own_budget_pays_for_it_alone() {
+fn a_rule_that_overruns_its_budget_pays_alone() {
     let mut machine = with_all_parts();
     let mut spins = |ticks| {
         for _ in 0..ticks {
@@ -76,7 +76,7 @@ fn a_rule_that_overruns_its_own_budget_pays_for_it_alone() {
 }
 
 #[test]
-fn napi_threads_have_a_share_of_their_own() {
+fn napi_threads_have_their_own_share() {
     let mut machine = with_all_parts();
     let used_up = until_it_is_less(&mut machine, NONE, NONE, 1.0);
     // A credit of 0.8 s, refilled at 0.8 s a second.
@@ -84,7 +84,7 @@ fn napi_threads_have_a_share_of_their_own() {
     assert!(!machine.is_napi_raised && machine.pids() == [1, 2] && machine.raised.len() == 1);
 }
 
-/// What follows for NAPI threads when these are found.
+/// The actions on these NAPI threads.
 fn finds(priority: &mut Priority, pids: &[u32]) -> Vec<Action> {
     let threads = pids.iter().map(|pid| id(*pid)).collect();
     let input = Input::NapiThreads { threads, priority: 39 };
@@ -106,7 +106,7 @@ fn raises(pids: &[u32]) -> Action {
 }
 
 #[test]
-fn threads_that_are_found_again_keep_their_share_and_others_get_it() {
+fn rediscovered_napi_threads_keep_their_share() {
     let mut machine = with_all_parts();
     assert_eq!(
         finds(&mut machine.priority, &[9]),
@@ -138,7 +138,7 @@ fn threads_that_are_found_again_keep_their_share_and_others_get_it() {
 }
 
 #[test]
-fn a_napi_thread_that_cannot_be_raised_keeps_no_other_from_it() {
+fn a_refused_napi_thread_does_not_keep_others_from_being_raised() {
     let mut machine = with_all_parts();
     finds(&mut machine.priority, &[9, 10]);
     let refused = vec![refused(10, "it has ended")];
@@ -152,7 +152,7 @@ fn a_napi_thread_that_cannot_be_raised_keeps_no_other_from_it() {
 }
 
 #[test]
-fn napi_threads_that_were_all_refused_are_tried_again_when_they_are_found_again() {
+fn refused_napi_threads_are_retried_when_rediscovered() {
     let mut machine = with_all_parts();
     finds(&mut machine.priority, &[10]);
     let refused = vec![refused(10, "no descriptors")];
@@ -163,7 +163,7 @@ fn napi_threads_that_were_all_refused_are_tried_again_when_they_are_found_again(
 }
 
 #[test]
-fn what_is_asked_for_and_not_yet_raised_is_lowered_as_well() {
+fn a_requested_raise_is_lowered_as_well() {
     let mut machine = with_all_parts();
     finds(&mut machine.priority, &[10]);
     let actions = machine.priority.pause(machine.now, "a test".to_owned());
@@ -177,7 +177,7 @@ fn what_is_asked_for_and_not_yet_raised_is_lowered_as_well() {
 }
 
 #[test]
-fn starvation_by_something_else_costs_nobody_anything() {
+fn starvation_by_other_causes_demotes_nobody() {
     let mut machine = with_all_parts();
     for _ in 0..5 {
         machine.run(TICK, &|_| 0.1, 0.05, 0.05);
@@ -195,7 +195,7 @@ fn starvation_by_something_else_costs_nobody_anything() {
 }
 
 #[test]
-fn starvation_by_a_flood_costs_the_flood_alone() {
+fn starvation_by_a_flood_lowers_the_flood_alone() {
     let mut machine = with_all_parts();
     machine.run(ms(200), &|_| 0.1, 0.2, 0.7);
     machine.report_usage();
@@ -211,8 +211,8 @@ fn starvation_by_a_flood_costs_the_flood_alone() {
 }
 
 #[test]
-fn chains_and_napi_threads_gain_a_rule_that_spins_no_time() {
-    // With parts that had a tenth of the time, and without.
+fn chains_and_napi_threads_do_not_extend_a_spinning_rules_time() {
+    // With parts that used a tenth of the time, and without.
     let took = |chains: f64, napi: f64| {
         let mut wide = rule("wide", "/bin/wide");
         wide.budget_percent = 1000;
@@ -237,7 +237,7 @@ fn chains_and_napi_threads_gain_a_rule_that_spins_no_time() {
 }
 
 #[test]
-fn the_least_patience_leaves_a_flood_one_look_and_no_more() {
+fn the_shortest_patience_leaves_a_flood_one_poll() {
     let mut limits = limits();
     limits.longest_wait = ms(100);
     let rules = vec![rule("a", "/bin/a")];
@@ -253,7 +253,7 @@ fn the_least_patience_leaves_a_flood_one_look_and_no_more() {
 }
 
 #[test]
-fn starvation_takes_everything_back_and_names_the_process_that_used_most() {
+fn starvation_revokes_everything_and_names_the_process_that_used_most() {
     let mut machine = with_all_parts();
     machine.compute(3, |pid| if pid == 1 { 0.7 } else { 0.1 });
     machine.starve(ms(450));
@@ -276,24 +276,24 @@ fn starvation_takes_everything_back_and_names_the_process_that_used_most() {
 }
 
 #[test]
-fn a_process_that_a_rule_has_granted_keeps_the_rules_priority() {
+fn a_granted_process_keeps_the_rules_priority() {
     let mut machine = with_all_parts();
-    // A thread of process 1 that has no real time yet, or was refused it.
+    // A thread of process 1 without real-time priority so far, or refused it.
     assert!(!machine.request(11));
     let changes = machine.priority.status(machine.now).changes;
     let of_rule = changes
         .iter()
-        .find(|latest| latest.change.reason.contains("rule decides"));
+        .find(|latest| latest.change.reason.contains("rule matches"));
     assert!(of_rule.is_some_and(|latest| !latest.change.made), "{changes:?}");
     assert_eq!(machine.pids(), [1, 2]);
     assert!(machine.request(31), "the service's other handlers go on");
-    // However many requests a stranger sends, the chain pays for them.
+    // However many requests arrive, the chain pays for them.
     let asked = (0..100_000).take_while(|_| !machine.request(11) && machine.suspended <= machine.now);
     assert!((1..10_000).contains(&asked.count()));
 }
 
 #[test]
-fn a_chain_lowers_its_threads_of_a_process_before_a_rule_is_granted_there() {
+fn a_chain_lowers_its_threads_before_a_rule_grants_their_process() {
     let mut machine = with_all_parts();
     assert!(machine.request(31) && machine.request(32));
     let matching = first_match(&machine.priority.rules(), &process("/bin/a"));
@@ -304,7 +304,7 @@ fn a_chain_lowers_its_threads_of_a_process_before_a_rule_is_granted_there() {
     };
     let lowered = [Action::Lower { tid: 31 }, Action::Lower { tid: 32 }];
     assert_eq!(machine.priority.step(machine.now, input), lowered);
-    // One is lowered, the other one not yet: the rule waits, and no request comes between.
+    // One is lowered, the other not yet: the rule waits, and no request intervenes.
     let cpu = Some(Duration::ZERO);
     assert_eq!(machine.priority.step(machine.now, Input::Lowered { tid: 31, cpu }), []);
     machine.request(31);
@@ -323,7 +323,7 @@ fn a_chain_lowers_its_threads_of_a_process_before_a_rule_is_granted_there() {
 }
 
 #[test]
-fn a_rule_waits_for_no_chain_that_has_ended() {
+fn a_grant_does_not_wait_for_an_ended_chain() {
     let mut machine = with_all_parts();
     assert!(machine.request(31));
     let matching = first_match(&machine.priority.rules(), &process("/bin/a"));

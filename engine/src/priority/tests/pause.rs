@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A pause takes all real time back, and its end gives it again to who still has a right to it.
+//! A pause revokes all real-time priority, and its end restores it where it is still allowed.
 
 use super::*;
 
@@ -18,7 +18,7 @@ impl Machine {
 }
 
 #[test]
-fn everything_goes_and_comes_back() {
+fn a_pause_revokes_everything_and_its_end_restores_it() {
     let mut machine = Machine::new(vec![rule("camera", "/camera")], Vec::new());
     assert!(machine.start(1, "/camera"));
     machine.find_napi();
@@ -42,7 +42,7 @@ fn everything_goes_and_comes_back() {
 }
 
 #[test]
-fn who_ended_or_overran_before_gets_nothing_back() {
+fn ended_or_overrun_processes_are_not_restored_after_a_pause() {
     let mut machine = Machine::new(vec![rule("camera", "/camera"), rule("other", "/other")], Vec::new());
     assert!(machine.start(1, "/camera") && machine.start(2, "/other"));
     for _ in 0..9 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What rules may give, and what takes it back.
+//! What rules may grant, and what revokes it.
 
 use super::*;
 use crate::config::Config;
 
 #[test]
-fn what_a_rule_matches_is_granted_and_the_first_rule_counts() {
+fn a_matching_process_is_granted_by_the_first_rule() {
     let mut second = rule("second", "/bin/a");
     second.schedule = fifo(30);
     let mut machine = Machine::new(vec![rule("first", "/bin/a"), second], Vec::new());
@@ -19,7 +19,7 @@ fn what_a_rule_matches_is_granted_and_the_first_rule_counts() {
 }
 
 #[test]
-fn one_that_ends_before_it_can_be_told_whether_it_has_it_is_neither_granted_nor_failed() {
+fn a_process_that_ends_before_the_outcome_counts_as_neither_granted_nor_failed() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
     let process = process("/bin/a");
     let rule = first_match(&machine.priority.rules(), &process);
@@ -40,7 +40,7 @@ fn one_that_ends_before_it_can_be_told_whether_it_has_it_is_neither_granted_nor_
 }
 
 #[test]
-fn an_executable_that_others_may_write_gets_nothing_without_a_user() {
+fn an_executable_writable_by_others_needs_a_user() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
     let writable = || Process {
         trusted: Vec::new(),
@@ -53,7 +53,7 @@ fn an_executable_that_others_may_write_gets_nothing_without_a_user() {
     assert!(machine.start_as(1, writable()));
 }
 
-/// Process 1 is of a rule of root's, processes 2 and 3 what user 1000 has asked for.
+/// Process 1 belongs to a rule of root's, processes 2 and 3 to one of user 1000.
 fn of_root_and_of_a_user() -> Machine {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], vec![for_all()]);
     let mut of_user = rule("b", "/bin/b");
@@ -79,7 +79,7 @@ fn for_all() -> Grant {
 }
 
 #[test]
-fn a_user_within_the_budget_of_a_grant_costs_no_rule_of_roots_its_priority() {
+fn a_user_within_a_grant_does_not_demote_roots_rules() {
     let mut machine = of_root_and_of_a_user();
     for waited in 1..=4 {
         machine.compute(1, |pid| [0.0, 0.4, 0.45, 0.0][pid as usize]);
@@ -103,7 +103,7 @@ fn a_user_within_the_budget_of_a_grant_costs_no_rule_of_roots_its_priority() {
 }
 
 #[test]
-fn users_who_take_turns_cost_no_rule_of_roots_its_priority() {
+fn alternating_users_do_not_demote_roots_rules() {
     let mut machine = of_root_and_of_a_user();
     let mut of_another = rule("c", "/bin/c");
     of_another.schedule = fifo(5);
@@ -127,7 +127,7 @@ fn users_who_take_turns_cost_no_rule_of_roots_its_priority() {
 }
 
 #[test]
-fn where_taking_from_users_does_not_help_everything_goes_a_look_later() {
+fn if_demoting_users_does_not_help_everything_is_revoked_a_poll_later() {
     let mut machine = of_root_and_of_a_user();
     for waited in 1..=5 {
         assert!(!machine.pids().is_empty(), "{waited}");
@@ -138,7 +138,7 @@ fn where_taking_from_users_does_not_help_everything_goes_a_look_later() {
 }
 
 #[test]
-fn an_exec_is_judged_again_and_may_lose_or_keep_what_it_had() {
+fn an_exec_is_matched_again_and_may_lose_or_keep_its_priority() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
     assert!(machine.start(1, "/bin/a"));
     assert!(machine.start(1, "/bin/a"));
@@ -148,7 +148,7 @@ fn an_exec_is_judged_again_and_may_lose_or_keep_what_it_had() {
 }
 
 #[test]
-fn a_spinner_is_ordinary_within_a_window_and_stays_so_over_exec() {
+fn a_spinner_is_demoted_within_a_window_and_over_exec() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
     assert!(machine.start(1, "/bin/a"));
     machine.compute(4, |_| 1.0);
@@ -166,7 +166,7 @@ fn a_spinner_is_ordinary_within_a_window_and_stays_so_over_exec() {
 }
 
 #[test]
-fn what_computes_within_its_budget_keeps_it_for_ever() {
+fn a_process_within_its_budget_keeps_its_priority() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
     assert!(machine.start(1, "/bin/a"));
     machine.compute(1000, |_| 0.79);
@@ -174,9 +174,9 @@ fn what_computes_within_its_budget_keeps_it_for_ever() {
 }
 
 #[test]
-fn processes_of_a_rule_share_its_budget_the_ended_ones_included() {
+fn processes_of_a_rule_share_its_budget_including_ended_ones() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
-    // A chain of processes, each of which computes for 300 ms and starts the next one.
+    // A sequence of processes, each of which runs for 300 ms and starts the next one.
     let start = machine.now;
     let mut had = Duration::ZERO;
     for pid in 1..100 {
@@ -198,7 +198,7 @@ fn processes_of_a_rule_share_its_budget_the_ended_ones_included() {
 }
 
 #[test]
-fn of_a_rules_processes_the_one_that_used_most_pays() {
+fn the_process_that_used_most_pays_for_its_rule() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
     machine.start(1, "/bin/a");
     machine.start(2, "/bin/a");
@@ -208,7 +208,7 @@ fn of_a_rules_processes_the_one_that_used_most_pays() {
 }
 
 #[test]
-fn a_crowd_that_computes_at_once_stays_within_the_budget_of_its_rule() {
+fn many_processes_at_once_stay_within_their_rules_budget() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
     let (mut pid, mut used) = (0, Vec::new());
     while machine.now < Duration::from_secs(105) {
@@ -219,7 +219,7 @@ fn a_crowd_that_computes_at_once_stays_within_the_budget_of_its_rule() {
         let before = machine.now;
         machine.now = machine.priority.next_usage(before);
         let took = machine.now - before;
-        // Four of them on two CPUs: those that came later wait.
+        // Four of them on two CPUs: the later ones wait.
         let running = machine.granted.values_mut().take(2).map(|cpu| *cpu += took);
         used.push((machine.now, took * running.count() as u32));
         machine.report_usage();
@@ -240,10 +240,10 @@ fn a_crowd_that_computes_at_once_stays_within_the_budget_of_its_rule() {
 }
 
 #[test]
-fn asking_again_is_no_way_out_of_a_budget() {
+fn repeated_requests_do_not_escape_a_budget() {
     let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
     let mut had = Duration::ZERO;
-    // Computes without end, and asks each 20 ms.
+    // Runs without end, and asks each 20 ms.
     for step in 1..=200 {
         let cpu = Duration::from_millis(20) * step;
         let asking = started(1, process("/usr/bin/giveway"), cpu);
@@ -282,7 +282,7 @@ fn a_user_with_many_rules_has_one_budget() {
 }
 
 #[test]
-fn the_names_of_launched_commands_are_nobodys() {
+fn names_of_launched_commands_are_reserved() {
     let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
     let stolen = PriorityRule {
         schedule: fifo(10),
@@ -293,12 +293,12 @@ fn the_names_of_launched_commands_are_nobodys() {
             .priority
             .add_rule(stolen, 1000, &[])
             .unwrap_err()
-            .contains("giveway's own")
+            .contains("are reserved")
     );
 }
 
 #[test]
-fn refusals_do_not_push_out_who_was_to_blame() {
+fn refusals_do_not_displace_the_record_of_the_culprit() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
     machine.start(1, "/bin/a");
     machine.compute(5, |_| 1.0);
@@ -314,13 +314,13 @@ fn refusals_do_not_push_out_who_was_to_blame() {
 }
 
 #[test]
-fn all_together_have_a_budget_too() {
+fn all_rules_together_have_a_budget() {
     let rules = (0..8).map(|n| rule(&n.to_string(), &format!("/bin/{n}"))).collect();
     let mut machine = Machine::new(rules, Vec::new());
     for pid in 0..8 {
         assert!(machine.start(pid, &format!("/bin/{pid}")));
     }
-    // 4 x 45% of a CPU are 90% of two: each within its own budget.
+    // 4 × 45% of a CPU are 90% of two: each within its own budget.
     machine.compute(10, |pid| if pid < 4 { 0.45 } else { 0.01 });
     let left: Vec<u32> = machine.granted.keys().map(|id| id.pid).collect();
     assert!(left.len() >= 7, "no more is demoted than need be: {left:?}");
@@ -333,7 +333,7 @@ fn all_together_have_a_budget_too() {
 }
 
 #[test]
-fn a_fork_bomb_gets_no_more_tasks_than_its_rule_has() {
+fn a_fork_bomb_gets_only_its_rules_tasks() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a"), rule("b", "/bin/b")], Vec::new());
     let granted = (0..500).filter(|pid| machine.start(*pid, "/bin/a")).count();
     assert_eq!(granted, 4);
@@ -347,7 +347,7 @@ fn a_fork_bomb_gets_no_more_tasks_than_its_rule_has() {
 }
 
 #[test]
-fn processes_without_real_time_are_not_remembered_without_end() {
+fn the_number_of_known_processes_is_bounded() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
     let granted = (0..10_000).filter(|pid| machine.start(*pid, "/bin/a")).count();
     let held = (0..10_000).filter(|pid| machine.priority.holds(id(*pid))).count();
@@ -355,7 +355,7 @@ fn processes_without_real_time_are_not_remembered_without_end() {
 }
 
 #[test]
-fn nobody_adds_rules_without_end() {
+fn the_number_of_rules_is_bounded() {
     let everybody = Grant {
         uid: None,
         gid: None,
@@ -378,7 +378,7 @@ fn nobody_adds_rules_without_end() {
 }
 
 #[test]
-fn threads_count_against_the_budget_of_tasks_and_later_ones_are_granted_until_then() {
+fn threads_count_as_tasks_and_later_ones_are_granted_up_to_the_limit() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
     machine.start(1, "/bin/a");
     let given = |actions: &[Action]| actions.iter().filter(|a| matches!(a, Action::GrantTask { .. })).count();
@@ -392,12 +392,12 @@ fn threads_count_against_the_budget_of_tasks_and_later_ones_are_granted_until_th
         .collect();
     assert_eq!(later, [1, 1, 1, 0, 0, 0]);
     let change = machine.changes().pop().unwrap();
-    assert!(!change.change.made && change.change.reason.contains("new threads get no real time"));
+    assert!(!change.change.made && change.change.reason.contains("new threads get no real-time priority"));
     assert_eq!(change.times, 2, "granted, and recorded once that no more is")
 }
 
 #[test]
-fn what_another_tool_has_changed_is_left_alone() {
+fn another_tools_change_is_not_overridden() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
     machine.start(1, "/bin/a");
     let changed = Usage {
@@ -410,7 +410,8 @@ fn what_another_tool_has_changed_is_left_alone() {
         processes: vec![changed],
         napi: Duration::ZERO,
     };
-    // The actuator leaves alone what was changed; other threads do not keep what no budget counts any more.
+    // The actuator does not override the other tool; the remaining threads must not keep a priority that no budget
+    // counts.
     machine.give_input(usage);
     assert!(machine.granted.is_empty() && machine.reason(1).contains("another tool"));
     assert_eq!(machine.changes().pop().unwrap().change.new, "RR 5".into());
@@ -418,7 +419,7 @@ fn what_another_tool_has_changed_is_left_alone() {
 }
 
 #[test]
-fn a_rule_that_goes_takes_back_what_it_gave_and_only_that() {
+fn a_removed_rule_revokes_only_its_own_grants() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
     let look = machine.priority.add_rule(rule("b", "/bin/b"), 0, &[]).unwrap();
     assert_eq!(look, [Action::ScanProcesses]);
@@ -432,7 +433,7 @@ fn a_rule_that_goes_takes_back_what_it_gave_and_only_that() {
 }
 
 #[test]
-fn each_user_has_names_of_their_own() {
+fn each_user_has_their_own_rule_names() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], vec![for_all()]);
     let add = |machine: &mut Machine, uid| {
         let mut rule = rule("a", "/bin/a");
@@ -471,7 +472,7 @@ fn robots_grant() -> Grant {
 }
 
 #[test]
-fn a_user_gets_what_is_granted_for_processes_of_their_own() {
+fn a_user_gets_the_granted_priority_for_own_processes() {
     let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
     let wish = |priority| PriorityRule {
         schedule: fifo(priority),
@@ -481,7 +482,7 @@ fn a_user_gets_what_is_granted_for_processes_of_their_own() {
     assert!(
         ask(wish(10), 1001)
             .unwrap_err()
-            .contains("grants uid 1001 no real time")
+            .contains("allows uid 1001 real-time priority")
     );
     assert!(ask(wish(11), 1000).unwrap_err().contains("priority 11"));
     let mut of_roots = wish(10);
@@ -505,7 +506,7 @@ fn a_user_gets_what_is_granted_for_processes_of_their_own() {
 }
 
 #[test]
-fn a_launched_command_keeps_it_over_exec_but_not_as_somebody_else() {
+fn a_launched_command_keeps_its_priority_over_exec_but_not_as_another_user() {
     let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
     let shell = |pid| started(pid, process("/usr/bin/giveway"), Duration::ZERO);
     let actions = machine.priority.launch(machine.now, shell(1), fifo(10), &[]).unwrap();
@@ -558,7 +559,7 @@ fn an_impossible_configuration_is_refused_with_its_key() {
 }
 
 #[test]
-fn a_user_who_overruns_a_grant_again_and_again_waits_longer_for_less_each_time() {
+fn repeated_overruns_of_a_grant_wait_longer_for_a_smaller_budget() {
     let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
     let wish = PriorityRule {
         schedule: fifo(10),
@@ -577,7 +578,7 @@ fn a_user_who_overruns_a_grant_again_and_again_waits_longer_for_less_each_time()
         machine.compute(1, |_| 1.0);
     }
     let waits: Vec<_> = granted.windows(2).map(|two| two[1] - two[0]).collect();
-    // The wait, and what it took to overrun 250, 125, 62, ... ms of the window, looked at every 100.
+    // The wait, and the time to overrun 250, 125, 62, ... ms of the window, polled every 100.
     assert_eq!(waits, [1_300, 2_200, 4_100, 8_100, 16_100, 32_100]);
     assert!(
         machine
@@ -595,7 +596,7 @@ fn a_user_who_overruns_a_grant_again_and_again_waits_longer_for_less_each_time()
 }
 
 #[test]
-fn an_overrun_is_remembered_for_a_minute_after_its_wait_and_no_longer() {
+fn an_overrun_is_forgotten_a_minute_after_its_wait() {
     for (later_s, gets_it_after_a_second) in [(40, false), (120, true)] {
         let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
         let wish = PriorityRule {

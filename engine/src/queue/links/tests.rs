@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Several links: each has its own rate and its own troubles; they come, go, and yield to each other.
+//! Several links: each has its own rate and its own failures; they come, go, and flap.
 
 use super::*;
 use crate::queue::{Backend, RootQdisc};
@@ -46,7 +46,7 @@ fn lte() -> Uplink {
     uplink(3, "wwan0")
 }
 
-/// With our queue at its root.
+/// With giveway's queue at its root.
 fn ours(uplink: Uplink) -> Uplink {
     let root = RootQdisc {
         kind: "gw".to_owned(),
@@ -63,7 +63,7 @@ fn left(uplink: Uplink) -> Uplink {
     }
 }
 
-/// By interface: the rate of the queue that is installed, in kbit/s, 0 where none is known; None where ours is to go.
+/// By interface: the rate of the requested queue in kbit/s, 0 where unknown; None: giveway's is removed.
 fn asked(actions: &[LinkRequest]) -> Vec<(u32, Option<u64>)> {
     let rate = |plan: &Plan| plan.tuning.rate_bytes_per_s.unwrap_or(0) / 125;
     let of = |asked: &LinkRequest| match &asked.request {
@@ -73,14 +73,14 @@ fn asked(actions: &[LinkRequest]) -> Vec<(u32, Option<u64>)> {
     actions.iter().map(of).collect()
 }
 
-/// All that is asked for succeeds.
+/// All requests succeed.
 fn succeed(links: &mut Links, now: Duration, actions: &[LinkRequest]) {
     for (ifindex, _) in asked(actions) {
         assert_eq!(links.conclude(now, ifindex, Ok(())).1, None);
     }
 }
 
-/// Both are active.
+/// Both links have their queues.
 fn both(text: &str) -> Links {
     let mut links = links(text);
     let (_, actions) = links.observe(NOW, vec![wifi(), lte()], Some(2));
@@ -98,11 +98,11 @@ fn each_link_has_a_queue_with_its_own_rate() {
     assert_eq!(asked(&actions), [(2, Some(20_000)), (3, Some(4_000))]);
     assert!(changes.is_empty());
     let reason = &links.views(NOW)[1].queue.reason;
-    assert!(reason.contains("by rate_mbit in [[uplink]]"), "{reason}");
+    assert!(reason.contains("(rate_mbit in [[uplink]])"), "{reason}");
 }
 
 #[test]
-fn the_rate_of_link_is_the_preferred_links_alone() {
+fn the_link_section_sets_the_preferred_links_rate_only() {
     let text = "[link]\nrate_mbit = 10";
     let (_, actions) = links(text).observe(NOW, vec![wifi(), lte()], Some(2));
     assert_eq!(asked(&actions), [(2, Some(10_000)), (3, Some(0))]);
@@ -111,7 +111,7 @@ fn the_rate_of_link_is_the_preferred_links_alone() {
 }
 
 #[test]
-fn what_fails_on_one_is_tried_again_there_alone() {
+fn a_failure_is_retried_on_its_link_alone() {
     let mut links = links(RATES);
     links.observe(NOW, vec![wifi(), lte()], Some(2));
     links.conclude(NOW, 2, Ok(()));
@@ -128,7 +128,7 @@ fn what_fails_on_one_is_tried_again_there_alone() {
 }
 
 #[test]
-fn a_link_whose_route_has_moved_keeps_its_queue_for_ten_seconds() {
+fn a_link_that_lost_its_route_keeps_its_queue_for_ten_seconds() {
     let mut links = both(RATES);
     let moved = || vec![ours(lte()), left(wifi())];
     assert_eq!(links.observe(after(0), moved(), Some(3)).1, []);
@@ -151,13 +151,13 @@ fn a_link_whose_route_has_moved_keeps_its_queue_for_ten_seconds() {
 }
 
 #[test]
-fn a_link_that_is_gone_is_told_of_and_leaves_the_other_alone() {
+fn a_removed_link_is_reported_and_the_other_is_unchanged() {
     let mut links = both(RATES);
     let (changes, actions) = links.observe(after(60_000), vec![ours(lte())], Some(3));
     assert_eq!(asked(&actions), [(2, None)]);
     assert_eq!(
         (changes[0].new.clone(), changes[0].made),
-        ("gone with the link".into(), true)
+        ("removed with the link".into(), true)
     );
     assert_eq!(links.conclude(after(60_000), 2, Ok(())), (None, None));
     let again = uplink(9, "wlan0");
@@ -166,7 +166,7 @@ fn a_link_that_is_gone_is_told_of_and_leaves_the_other_alone() {
 }
 
 #[test]
-fn a_link_that_comes_and_goes_waits_longer_each_time() {
+fn a_flapping_link_waits_longer_each_time() {
     let mut links = both(RATES);
     let mut now = after(60_000);
     for (ifindex, wait_ms) in [(10, 0), (11, 1_000), (12, 2_000), (13, 4_000)] {
@@ -175,7 +175,7 @@ fn a_link_that_comes_and_goes_waits_longer_each_time() {
         let mut asked_for = asked(&actions);
         if wait_ms > 0 {
             assert_eq!(asked_for, []);
-            assert!(links.views(now)[0].queue.reason.contains("comes and goes"));
+            assert!(links.views(now)[0].queue.reason.contains("is flapping"));
             now += Duration::from_millis(wait_ms);
             assert_eq!(links.next_try(), Some(now));
             asked_for = asked(&links.try_again(now));
@@ -186,7 +186,7 @@ fn a_link_that_comes_and_goes_waits_longer_each_time() {
 }
 
 #[test]
-fn what_another_tool_put_on_one_link_stays_there_even_after_it_left() {
+fn another_tools_qdisc_stays_even_after_the_link_left() {
     let mut links = both(RATES);
     let root = RootQdisc {
         handle: 0x7_0000,
@@ -222,7 +222,7 @@ fn what_another_tool_put_on_one_link_stays_there_even_after_it_left() {
 }
 
 #[test]
-fn no_more_than_eight_are_managed_and_one_that_left_makes_room() {
+fn at_most_eight_links_are_managed_and_a_removed_one_makes_room() {
     let mut links = links("");
     let all: Vec<Uplink> = (2..=10)
         .map(|ifindex| uplink(ifindex, &format!("veth{ifindex}")))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The rate that is found on links of a small model in virtual time: our queue, fair and with CoDel; below it a FIFO
-//! that a link empties, and CUBIC-like flows through both.
+//! Rate estimates on links of a small model in virtual time: giveway's queue, fair and with CoDel; behind it the
+//! bottleneck's FIFO, and CUBIC-like flows through both.
 
 mod model;
 
@@ -13,13 +13,13 @@ fn steady(mbit: f64) -> Link {
     Link::new(move |_| mbit)
 }
 
-/// Told the truth, and finding it.
+/// With the true rate, and with the estimate.
 fn both(link: &Link, load: &[Load]) -> (Ran, Ran) {
     let told = run(link, load, Way::Told, WARMUP_S, 25.0);
     (told, run(link, load, Way::Auto, WARMUP_S, 25.0))
 }
 
-/// All that has passed is TCP's, and nothing waits.
+/// All bytes are TCP's, and there is no backlog.
 fn tcp(sent_bytes: u64) -> LinkCounters {
     LinkCounters {
         sent_bytes,
@@ -43,7 +43,7 @@ fn assert_as_told(mbit: f64, round_trips_ms: &[u64]) {
 }
 
 #[test]
-fn on_a_steady_link_it_is_as_good_as_the_truth() {
+fn on_a_steady_link_the_estimate_serves_as_well_as_the_true_rate() {
     for mbit in [1.0, 10.0, 50.0] {
         for round_trips_ms in [&[100][..], &[20], &[80], &[20, 80]] {
             assert_as_told(mbit, round_trips_ms);
@@ -52,7 +52,7 @@ fn on_a_steady_link_it_is_as_good_as_the_truth() {
 }
 
 #[test]
-fn a_rate_is_promised_by_where_the_link_was_filled_for_ten_of_the_last_twenty_seconds() {
+fn deadlines_are_guaranteed_once_the_link_was_full_for_ten_of_twenty_seconds() {
     let mut measured = Measured::default();
     let mut pass = |at: u64, segments: u64| {
         let sent = 125_000 * at.min(segments);
@@ -78,7 +78,8 @@ fn a_rate_is_promised_by_where_the_link_was_filled_for_ten_of_the_last_twenty_se
     assert!(promises[first..=last].iter().all(|promise| *promise));
 }
 
-/// 10 Mbit/s are filled; beside it another socket shows what it will, by the number of the poll. The rate and whether it is promised by.
+/// A full link of 10 Mbit/s with another socket, set by the number of the poll. Returns the rate and whether it
+/// guarantees deadlines.
 fn beside(mut other: impl FnMut(u64, &mut Socket)) -> (f64, bool) {
     let mut measured = Measured::default();
     let of = |cookie| Socket {
@@ -102,7 +103,7 @@ fn beside(mut other: impl FnMut(u64, &mut Socket)) -> (f64, bool) {
 }
 
 #[test]
-fn a_socket_that_connects_anew_or_writes_little_at_a_time_does_not_make_the_link_faster() {
+fn reconnecting_or_small_writes_do_not_raise_the_estimate() {
     let (alone, _) = beside(|_, socket| socket.in_flight_bytes = 0);
     let (anew, _) = beside(|at, socket| {
         socket.in_flight_bytes = 1_448;
@@ -119,7 +120,7 @@ fn a_socket_that_connects_anew_or_writes_little_at_a_time_does_not_make_the_link
 }
 
 #[test]
-fn what_does_not_fill_a_link_promises_nothing() {
+fn traffic_below_the_link_rate_guarantees_nothing() {
     let mut measured = Measured::default();
     let mut socket = Socket {
         cookie: Cookie(1),
@@ -151,21 +152,21 @@ fn what_does_not_fill_a_link_promises_nothing() {
 }
 
 #[test]
-fn a_link_that_gets_faster_is_used_within_five_seconds() {
+fn a_faster_link_is_used_within_five_seconds() {
     let link = Link::new(|t_s| if t_s < 20.0 { 10.0 } else { 50.0 });
     let ran = run(&link, &[Load::Cubic { round_trip_ms: 40 }; 4], Way::Auto, 25.0, 10.0);
     assert!(ran.paced_mbit >= 45.0, "{ran:?}");
 }
 
 #[test]
-fn a_link_that_gets_slower_has_a_short_queue_again_within_two_seconds() {
+fn a_slower_link_has_a_short_queue_within_two_seconds() {
     let link = Link::new(|t_s| if t_s < 20.0 { 50.0 } else { 10.0 });
     let ran = run(&link, &[Load::Cubic { round_trip_ms: 40 }; 4], Way::Auto, 22.0, 10.0);
     assert!(ran.below_p95_ms <= 30.0, "{ran:?}");
 }
 
 #[test]
-fn on_a_link_that_varies_the_wait_is_a_quarter_of_plains_at_most() {
+fn on_a_varying_link_the_delay_is_at_most_a_quarter_of_plain_tcp() {
     const SEEDS: u64 = 8;
     let (mut goodput, mut wait) = (0.0, 0.0);
     for link in (1..=SEEDS).map(Link::trace) {
@@ -181,20 +182,20 @@ fn on_a_link_that_varies_the_wait_is_a_quarter_of_plains_at_most() {
 }
 
 #[test]
-fn what_only_udp_sends_tells_nothing_and_is_not_paced() {
+fn udp_alone_gives_no_estimate_and_is_not_shaped() {
     let ran = run(&steady(10.0), &[Load::Udp { mbit: 5.0 }], Way::Auto, WARMUP_S, 5.0);
     assert_eq!(ran.paced_mbit, f64::INFINITY);
 }
 
 #[test]
-fn what_udp_sends_beside_tcp_counts() {
+fn udp_beside_tcp_counts_in_the_estimate() {
     let load = [Load::Cubic { round_trip_ms: 40 }, Load::Udp { mbit: 4.0 }];
     let ran = run(&steady(10.0), &load, Way::Auto, WARMUP_S, 10.0);
     assert!((9.0..=11.0).contains(&ran.paced_mbit), "{ran:?}");
 }
 
 #[test]
-fn a_rate_that_was_learnt_holds_while_nobody_sends() {
+fn an_estimate_is_kept_while_nobody_sends() {
     let mut measured = Measured::default();
     let mut socket = Socket {
         cookie: Cookie(1),
@@ -228,7 +229,7 @@ fn a_rate_that_was_learnt_holds_while_nobody_sends() {
     }
 }
 
-/// Of what plain TCP gets beside the same, over two minutes.
+/// Relative to plain TCP under the same load, over two minutes.
 fn kept_beside(other: Load) -> f64 {
     let load = [Load::Cubic { round_trip_ms: 40 }, other];
     let [plain, auto] = [Way::Plain, Way::Auto].map(|way| run(&steady(10.0), &load, way, WARMUP_S, 120.0));
@@ -236,7 +237,7 @@ fn kept_beside(other: Load) -> f64 {
 }
 
 #[test]
-fn a_remote_host_that_hardly_acknowledges_takes_no_rate_from_others() {
+fn a_remote_host_that_hardly_acknowledges_costs_others_no_rate() {
     for (packets, every_ms) in [
         (200, 12),
         (300, 200),
@@ -251,7 +252,7 @@ fn a_remote_host_that_hardly_acknowledges_takes_no_rate_from_others() {
 }
 
 #[test]
-fn a_remote_host_that_is_slower_than_the_link_takes_little_from_others() {
+fn a_slow_remote_host_costs_others_little() {
     for (mbit, least) in [(0.5, 0.9), (1.0, 0.9), (2.0, 0.75), (4.0, 0.9), (8.0, 0.9)] {
         let kept = kept_beside(Load::SlowRemoteHost {
             round_trip_ms: 40,
@@ -262,7 +263,7 @@ fn a_remote_host_that_is_slower_than_the_link_takes_little_from_others() {
 }
 
 #[test]
-fn however_many_sockets_come_and_go_a_bounded_number_is_followed() {
+fn the_number_of_followed_sockets_is_bounded() {
     let mut measured = Measured::default();
     for pass in 1..=10 {
         let sockets: Vec<Socket> = (0..4000)
@@ -277,7 +278,7 @@ fn however_many_sockets_come_and_go_a_bounded_number_is_followed() {
 }
 
 #[test]
-fn beside_a_stranger_ours_keeps_half_of_what_it_has_without_us() {
+fn beside_other_stations_this_device_keeps_half_of_its_plain_share() {
     const ROUND_TRIPS_MS: [u64; 6] = [20, 30, 40, 60, 80, 100];
     let kept = ROUND_TRIPS_MS.map(|round_trip_ms| {
         let load = [Load::Cubic { round_trip_ms }, Load::Stranger { round_trip_ms }];
@@ -288,8 +289,8 @@ fn beside_a_stranger_ours_keeps_half_of_what_it_has_without_us() {
     assert!(mean >= 0.5, "{mean:.2} of plain's, by round trip {kept:.2?}");
 }
 
-/// An upload of five seconds to a remote host that takes 0.36 of the link's 10 Mbit/s, and for two minutes after it 1 Mbit/s that tells
-/// nothing: UDP, or the acknowledgements of a download, with so many requests in each poll. What of that is sent in the end.
+/// An upload of five seconds to a remote host that takes 0.36 of the link's 10 Mbit/s, followed by two minutes of 1
+/// Mbit/s without samples: UDP, or acknowledgements of a download. Returns the rate that is sent in the end.
 fn sent_after_a_slow_upload_mbit(requests: u32) -> f64 {
     let mut measured = Measured::default();
     let mut upload = Socket {
@@ -336,16 +337,16 @@ fn sent_after_a_slow_upload_mbit(requests: u32) -> f64 {
 }
 
 #[test]
-fn what_a_slow_remote_host_told_holds_nobody_back_for_good_who_tells_nothing() {
+fn a_low_estimate_does_not_limit_traffic_without_samples_for_good() {
     for requests in [0, 1] {
         let mbit = sent_after_a_slow_upload_mbit(requests);
         assert!(mbit > 0.9, "{mbit:.3} of 1 Mbit/s, beside {requests} requests a poll");
     }
 }
 
-/// Of what is promised a tenth may be late. UDP that sends more than its half of a fair queue leaves a backlog there that is not TCP's.
+/// A tenth of the guarantees may be late. UDP that exceeds its half of a fair queue leaves a backlog that is not TCP's.
 #[test]
-fn what_udp_keeps_waiting_in_our_queue_hides_no_queue_below() {
+fn a_udp_backlog_does_not_hide_a_queue_at_the_bottleneck() {
     let mut wrong = Vec::new();
     for mbit in [4.0, 6.0, 15.0, 30.0] {
         let load = [Load::Cubic { round_trip_ms: 40 }, Load::UdpFrom { mbit, from_s: 30.0 }];
@@ -361,7 +362,7 @@ fn beside_each_other(round_trips_ms: [u64; 2]) -> Ran {
 }
 
 #[test]
-fn an_upload_that_has_a_longer_path_beside_one_with_a_short_one_breaks_no_promises() {
+fn uploads_of_different_rtt_break_no_guarantees() {
     for round_trips_ms in [[20, 80], [40, 150], [40, 300]] {
         let ran = beside_each_other(round_trips_ms);
         assert!(
@@ -371,10 +372,10 @@ fn an_upload_that_has_a_longer_path_beside_one_with_a_short_one_breaks_no_promis
     }
 }
 
-/// Open (docs/link-rate.md, What is missing): the mean of their round trips stands for both. A third of the packets is late, and
-/// no more; the link is used.
+/// Open (docs/explanation/limitations.md, What is missing): the mean of their RTTs represents both. At most a third of the packets is
+/// late, and the link is full.
 #[test]
-fn one_with_a_fifteen_times_longer_path_breaks_four_in_ten_promises_at_most() {
+fn a_fifteen_fold_rtt_breaks_at_most_four_in_ten_guarantees() {
     for round_trips_ms in [[20, 300], [40, 600]] {
         let ran = beside_each_other(round_trips_ms);
         assert!(
@@ -384,7 +385,7 @@ fn one_with_a_fifteen_times_longer_path_breaks_four_in_ten_promises_at_most() {
     }
 }
 
-/// Nothing waits, and all that may be sent is: what the rate is after so long, by how often there is a poll.
+/// No queue forms and the full rate is sent: the rate after this time, by poll interval.
 fn raised_mbit(poll_ms: u64, for_ms: u64) -> f64 {
     let mut measured = Measured::default();
     let mut socket = Socket {
@@ -396,7 +397,7 @@ fn raised_mbit(poll_ms: u64, for_ms: u64) -> f64 {
         ..NOTHING
     };
     let mut sent = 0.0;
-    // A queue tells the rate, and is gone from then on.
+    // A queue shows the rate, and is gone from then on.
     const TOLD_MS: u64 = 3_000;
     for now_ms in (0..TOLD_MS + for_ms).step_by(poll_ms as usize) {
         let paced = measured.paced_bytes_per_s().filter(|_| now_ms >= TOLD_MS);
@@ -412,7 +413,7 @@ fn raised_mbit(poll_ms: u64, for_ms: u64) -> f64 {
 }
 
 #[test]
-fn a_rate_rises_as_fast_however_often_it_is_looked_at() {
+fn the_estimate_rises_independently_of_the_poll_interval() {
     let [by_ten, by_hundred] = [100, 10].map(|poll_ms| raised_mbit(poll_ms, 800));
     assert!(by_hundred < 1.5 * by_ten, "{by_hundred} in place of {by_ten} Mbit/s");
 }

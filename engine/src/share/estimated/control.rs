@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How much each may have: one number, the share of a connection of weight 1, moved by what this device's own
-//! connections wait for. Input: what they see, at each poll. Output: the share, and how it is to be used just now.
+//! The controller of one number, the share of a connection of weight 1, by the queueing delay of this device's own
+//! connections. Input: the sample of each poll. Output: the share, and the part of it to use now.
 //!
-//! A queue says that the share is too large. It is emptied by half a round trip of restraint, not by trembling around
-//! it: where stations collide the rate of their radios falls, and only a queue that has gone shows what the air really
-//! carries. Where it then carries more than it did with the queue, it has a collapse point, and the share stays below it.
+//! A queue means that the share is too large. It is drained by half an RTT of restraint, not by small corrections:
+//! where stations collide their radios' rates fall, and only an empty queue shows what the medium carries. If the
+//! goodput is then higher than beside the queue, there is a collapse point, and the share stays below it.
 
 use std::collections::VecDeque;
 
@@ -14,102 +14,102 @@ use crate::config::Prefer;
 
 mod suspension;
 
-/// The least wait of this long counts: acknowledgements that are held back for 40 ms are no queue.
+/// The minimum delay over this time counts: acknowledgements held back for 40 ms are no queue.
 const WINDOW_S: f64 = 0.15;
-/// A queue has gone for good when none was seen for this long.
+/// The queue has drained when none was seen for this long.
 const LONG_WINDOW_S: f64 = 0.4;
-/// Without a new sample for so long, and two round trips, a wait is old.
+/// A sample expires after this time and two RTTs.
 const OLD_SAMPLE_S: f64 = 1.0;
-/// A report comes about this much later.
+/// The typical delay of a report.
 const REPORT_S: f64 = 0.5;
-/// What all together want is the same within this part.
+/// Total demands within this fraction are equal.
 const SAME: f64 = 0.04;
-/// Who left so soon after a start gives back all that it took.
+/// A device that leaves this soon after its start returns its whole share.
 const JOINED_S: f64 = 10.0;
-/// In the same time: more turns from coming to going and back are not authenticated.
+/// Within the same time: more joins and leaves are ignored.
 const TURNS: usize = 4;
-/// What was seen is old after so long without a look: a pause, or a process that was stopped.
+/// Samples expire after this gap between polls: a pause, or a stopped process.
 const OLD_AFTER_S: f64 = 3.0;
-/// Each part of the group's minimum RTT (at most so many times ours, and at least as much less) by which the queue is too
-/// short raises the share by this part of it, in a time in which it shows; and lowers it where it is too long.
+/// Gain: by each part of the group's minimum RTT (within a factor of this of the own one) that the queue is too short,
+/// the share rises by this part, within the feedback time; likewise it falls.
 const PATHS: f64 = 8.0;
 const RAISE: f64 = 0.1;
 const LOWER: f64 = 0.3;
-/// Until so much of it is left that it had when the wait was last as it should be.
+/// Down to this part of the share at which the delay was last on target.
 const LOWERED: f64 = 0.5;
-/// With no queue for two such times the share grows by this, each time twice as much as before, at most ...
+/// Without a queue for two feedback times, the share grows by this, doubling each time, up to ...
 const CREEP: f64 = 0.01;
 const CREEP_MOST: f64 = 0.25;
-/// ... and each round trip by this, each time twice as much, at most, once a queue was emptied; and at most by more where one that
-/// stood has gone by itself.
+/// ... and after draining each RTT by this, doubling each time, up to; and by more where a standing queue has gone by
+/// itself.
 const SEARCH: f64 = 0.05;
 const SEARCH_MOST: f64 = 0.2;
 pub const FASTER_MOST: f64 = 0.4;
-/// A queue stood when its mean of some seconds was this part of what is aimed at; and has gone below that.
+/// A queue stands when its mean over some seconds is this part of the target; and has gone below that.
 const STOOD: f64 = 0.4;
 const MEAN_OVER_S: f64 = 3.0;
 const GONE: f64 = 0.25;
-/// As peers say of theirs.
+/// By the peers' reports of theirs.
 const GONE_FOR_ALL: f64 = 0.5;
 const GONE_FOR: f64 = 1.5;
-/// However slow the group is, the aim is at most this part of the minimum RTT, or what `prefer` has as too long.
+/// The target is at most this part of the minimum RTT, or the upper threshold of `prefer`, however slow the group is.
 const AIM_MOST: f64 = 0.15;
-/// While it is emptied, this part of what is got is sent; afterwards one begins with that.
+/// While draining, this part of the goodput is sent; the next phase begins with it.
 const EMPTYING: f64 = 0.5;
 const RESUME: f64 = 0.8;
-/// The share is at most this many times what is got.
+/// The share is at most this multiple of the goodput.
 const ROOM: f64 = 1.3;
-/// What comes back of the share once a queue has gone, where it was the queue that made the air slow.
+/// The part of the share that returns after draining, where the queue had slowed the medium down.
 const REGAINED: f64 = 0.7;
-/// A queue of so many times what is too long may have made the air slow, ...
+/// A queue of this multiple of the upper threshold may have slowed the medium down, ...
 const COLLAPSE: f64 = 1.25;
-/// ... and had, where so many times what was got beside it is had without one. (Or the air had but become slower.)
+/// ... and did, where the goodput without it is this multiple of that beside it. (Otherwise the medium was slow.)
 const SLOWED: f64 = 1.2;
 const REMEMBERED_S: f64 = 10.0;
 const ROOM_AFTER: f64 = 2.0;
-/// The share stays this part below a collapse point, for so long; each time that it was still too much, twice as long.
+/// The share stays this fraction below a collapse point, for this time, doubled each time that it was still too much.
 const BELOW_COLLAPSE: f64 = 0.95;
 const COLLAPSE_S: f64 = 20.0;
 const COLLAPSE_MOST_S: f64 = 320.0;
-/// Peers move the share by at most these parts in the time of a report: down by less than it grows by where there
-/// is room, and up only where the queue is not much longer than it should be.
+/// Bounds of the peers' pull on the share in the time of a report: down by less than it grows where there is room, and
+/// up only if the queue is not much above target.
 const PULL: std::ops::RangeInclusive<f64> = 0.85..=1.25;
-/// But not below this part of an equal one of what plain TCP was measured to move here: by less than `plain` takes for a slower
-/// air, or what a peer's word has taken would count as the air's doing, and be taken again.
+/// But not below this part of an equal part of the measured baseline: less than the change that `plain` takes for a
+/// slower medium, or the effect of reports would count as the medium's, and be repeated.
 const KEEPS: f64 = 0.8;
-/// Who has so many times what the others have comes down to them, room or not, where they are so many that no single one
+/// A share of this multiple of the peers' comes down to theirs even where there is room, in groups where no single peer
 /// decides.
 const APART: f64 = 1.25;
 
-/// Close enough to theirs.
+/// Close enough to the peers' share.
 const CLOSE: f64 = 0.05;
-/// A queue is that of a collapse point from this part of its level on.
+/// From this part of a collapse point's level on, a queue belongs to it.
 const NEAR: f64 = 0.9;
-/// Who sends so many times what is got adds to the queue that is emptied.
+/// Sending more than this multiple of the goodput adds to the queue being drained.
 const YIELDS: f64 = 1.1;
-/// A queue stays of which more than this part is left by a round of emptying.
+/// A queue stays if more than this part is left after a round of draining.
 const STAYS: f64 = 0.8;
-/// So long after a baseline of ours the others may not have ended theirs.
+/// How long after an own baseline the peers may still be in theirs.
 const OTHERS_END_S: f64 = 3.0;
-/// While it is emptied the air carries less still where a queue is so much longer after a round.
+/// While draining, the medium still gets slower if the queue is this much longer after a round.
 const GROWS: f64 = 1.1;
 
-/// What `prefer` asks for, as parts of the minimum RTT and the least in seconds.
+/// The setting `prefer`, as parts of the minimum RTT and minima in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Preference {
     aim: f64,
     aim_least_s: f64,
     too_long: f64,
     too_long_least_s: f64,
-    /// And at least so many packets, and so many of each sender.
+    /// And at least this many packets, in all and for each sender.
     packets: (f64, f64),
-    /// Moving less than this part of what plain TCP would for some seconds is not worth the shorter queue, ...
+    /// Goodput below this part of plain TCP's for some seconds is not worth the shorter queue, ...
     worth: f64,
-    /// ... and less than this part at once.
+    /// ... and below this part, at once.
     clearly: f64,
-    /// Soon after a baseline, less than this part.
+    /// Soon after a baseline, below this part.
     early: f64,
-    /// And where packets wait for less than this part of the aim, it is not for a queue that less is moved.
+    /// A queueing delay below this part of the target cannot be the cause of low goodput.
     waits: f64,
 }
 
@@ -136,15 +136,15 @@ impl From<Prefer> for Preference {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Phase {
-    /// Until a queue is seen; slow start does the rest.
+    /// Slow start, until a queue is seen.
     Start,
-    /// `most`: by this part it grows in a round trip at most.
+    /// `most`: the largest growth per RTT.
     Probe {
         since_s: f64,
         most: f64,
     },
     Steady,
-    /// `before`: the share that had been too much; `waited_s`: at the begin of this round of it.
+    /// `before`: the share that was too large; `waited_s`: the delay at the beginning of this round.
     Drain {
         round: u32,
         first_s: f64,
@@ -152,7 +152,7 @@ pub enum Phase {
         waited_s: f64,
         before: f64,
     },
-    /// Nothing is limited.
+    /// Not limiting.
     Suspended {
         until_s: f64,
         reason: Why,
@@ -161,26 +161,26 @@ pub enum Phase {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Why {
-    /// To know what plain TCP moves here.
+    /// Baseline measurement of plain TCP.
     Unknown,
-    /// A queue stays though this device yields, ...
+    /// A queue stays although this device yields, ...
     Strange,
     /// ... and peers see less of it.
     Own,
-    /// Less is moved, of what plain TCP would, than a short queue is worth.
+    /// The goodput is lower, relative to plain TCP, than a short queue is worth.
     Worse,
-    /// The others have no limits any more.
+    /// The peers have suspended their limits.
     Others,
-    /// What a lone device repeats is lost as well.
+    /// A lone device's retransmissions are lost as well.
     Lost,
 }
 
-/// The latest queue that was emptied.
+/// The latest queue that was drained.
 #[derive(Clone, Copy, Debug)]
 struct Emptied {
     at_s: f64,
     before: f64,
-    /// What was got while the queue stood.
+    /// The goodput beside the queue.
     carried: f64,
     longest_s: f64,
 }
@@ -197,42 +197,42 @@ pub struct Control {
     wish: Preference,
     floor: f64,
     pub phase: Phase,
-    /// Bytes a second of a connection of weight 1; 0: not known yet.
+    /// Bytes a second for a connection of weight 1; 0: unknown yet.
     pub share: f64,
-    /// The queue that is aimed at.
+    /// The target queueing delay.
     pub aim_s: f64,
     weights: f64,
-    /// What all wanted when it last differed, and when that turned from more to less or back.
+    /// The total demand when it last differed, and when it last turned from rising to falling or back.
     last_weights: f64,
     turns: VecDeque<(bool, f64)>,
-    /// When all shares last changed at once, but for changes that soon followed another.
+    /// The latest sudden change of all shares, except changes soon after another.
     changed_s: f64,
-    /// The share before others came lately, and when they did.
+    /// The share before the latest join, and its time.
     before_join: Option<(f64, f64)>,
     last_s: f64,
     waits: VecDeque<(f64, f64)>,
-    /// When the last of them was another than the one before.
+    /// When the sample last changed.
     sampled_s: f64,
-    /// Something was repeated since.
+    /// Something was retransmitted since.
     has_repeated: bool,
-    /// It has repeated what was lost, and begins anew where others send.
+    /// Restarts after retransmissions, where others send.
     begins_anew: bool,
-    /// What was got while the queue stood that is emptied.
+    /// The goodput beside the queue that is being drained.
     carried: f64,
-    /// The share when the wait was last as long as it should be.
+    /// The share when the delay was last on target.
     held_share: f64,
-    /// When limits last came back after a time without.
+    /// The latest end of a suspension.
     pub(super) returned_s: f64,
-    /// In the mean: while a queue stands, and at any time.
+    /// Mean delay: while a queue stands, and at any time.
     mean_wait_s: f64,
     waits_s: f64,
-    /// The longest that peers have said of theirs since the latest emptying began.
+    /// The longest delay that peers reported since draining last began.
     their_longest_s: f64,
-    /// When somebody else of the group last sent.
+    /// When a peer last sent.
     accompanied_s: f64,
-    /// When a packet of ours was last delivered: what waits is as old.
+    /// When a packet of this device was last delivered: the age of the delay sample.
     delivered_s: f64,
-    /// Since when: no queue, none for good, one that is too long.
+    /// Since when there is no queue, no queue for good, or one above target.
     quiet_s: f64,
     gone_s: f64,
     stands_s: f64,
@@ -240,23 +240,23 @@ pub struct Control {
     emptied: Option<Emptied>,
     collapse: Option<CollapsePoint>,
     pub(super) plain: Plain,
-    /// All connections of ours repeat what was lost.
+    /// All connections of this device retransmit.
     pub is_repeating: bool,
-    /// What is moved with limits, of what would be moved without.
+    /// Goodput with limits, relative to without.
     pub of_plain: Option<f64>,
-    /// For how long that has been too little.
+    /// How long that has been too low.
     worse_s: f64,
     outgrown_s: f64,
     early_s: f64,
     senders: usize,
 }
 
-/// Until a change of the share shows in what peers report.
+/// Until a change of the share shows in the peers' reports.
 fn shows_after_s(seen: &Sample, wait_s: f64) -> f64 {
     seen.min_rtt_s + wait_s + REPORT_S
 }
 
-/// While a queue is emptied: a round of it is over. Not before those with longer paths can have yielded as well.
+/// While draining: a round is over, not before devices with longer paths can have yielded too.
 fn is_round(seen: &Sample, since_s: f64, wait_s: f64) -> bool {
     seen.now_s - since_s > (2.0 * (seen.min_rtt_s + wait_s)).max(REPORT_S)
 }
@@ -303,7 +303,7 @@ impl Control {
         }
     }
 
-    /// Nothing of ours sends: what was learnt of the air is old when something does again.
+    /// Nothing is sent: what is known of the medium is old when sending resumes.
     pub fn rest(&mut self, now_s: f64, others_send: bool) {
         self.plain.rest(now_s, others_send);
         let stays = |until_s, reason| until_s > now_s && !matches!(reason, Why::Unknown | Why::Own | Why::Lost);
@@ -355,12 +355,12 @@ impl Control {
         self.pull(seen, wait_s, dt_s, shows_after_s);
         self.try_without(seen, wait_s, too_long_s);
         match self.phase {
-            // What one has alone without limits is not what all would have.
+            // A lone device's goodput without limits is not the group's.
             Phase::Suspended {
                 reason: Why::Own | Why::Strange | Why::Lost,
                 ..
             } => {}
-            // What was delivered in a pause came at no rate.
+            // Deliveries in a pause have no rate.
             Phase::Suspended { .. } if passed_s > OLD_AFTER_S => {}
             Phase::Suspended { until_s, .. } => self.plain.count(seen, until_s, passed_s),
             _ => self.plain.compare(seen, self.phase == Phase::Steady, dt_s),
@@ -379,7 +379,7 @@ impl Control {
         }
     }
 
-    /// Nothing is limited at first where nothing is known, until somebody says what there is to know.
+    /// Baseline measurement on an unknown link, until peers report theirs.
     fn try_without(&mut self, seen: &Sample, wait_s: f64, too_long_s: f64) {
         let is_baseline = matches!(
             self.phase,
@@ -396,7 +396,7 @@ impl Control {
                     reason: Why::Unknown,
                 },
                 (None, Phase::Suspended { .. }) if seen.is_told() => {
-                    // What was counted so far, where that is enough.
+                    // What was measured so far, if that is enough.
                     self.return_to_limits(seen, wait_s, too_long_s);
                     if self.plain.is_known() {
                         self.phase
@@ -409,8 +409,8 @@ impl Control {
         }
     }
 
-    /// A start or a stop changes all shares at once, and a demand that rises or falls; what is left, by no more than can be
-    /// checked.
+    /// A start, a stop or a change of demand changes all shares at once; a leaving device returns no more than can be
+    /// verified.
     fn follow_members(&mut self, seen: &Sample) {
         let by = self.weights / seen.weights;
         let flaps = self.flaps(seen);
@@ -422,13 +422,13 @@ impl Control {
         if !is_change || self.phase == Phase::Start {
             return;
         }
-        // Who comes and goes again and again takes nothing for good.
+        // A flapping device takes no share for good.
         self.before_join = self.before_join.filter(|(_, at_s)| seen.now_s - at_s < JOINED_S);
         if by < 1.0 {
             self.before_join.get_or_insert((self.share, seen.now_s));
         }
         let had = self.before_join.map_or(0.0, |(share, _)| share);
-        // (Whoever changes what it wants all the time holds nothing still for more than half of it.)
+        // (A device that changes its demand all the time delays this for at most half of it.)
         if seen.now_s - self.changed_s > 2.0 * REPORT_S {
             self.changed_s = seen.now_s;
         }
@@ -450,8 +450,8 @@ impl Control {
         }
     }
 
-    /// Whether somebody comes and goes so often that a stop says nothing: what it left would be revoked in the next second, and
-    /// nothing would ever settle.
+    /// Whether devices join and leave so often that a stop means nothing: its share would be taken again within a
+    /// second, and nothing would settle.
     fn flaps(&mut self, seen: &Sample) -> bool {
         let by = seen.weights / self.last_weights;
         if self.last_weights > 0.0 && (by - 1.0).abs() >= SAME {
@@ -469,7 +469,7 @@ impl Control {
         self.turns.len() > TURNS
     }
 
-    /// The same for all, or those with less of it would yield to those with more.
+    /// The same for all, or devices with a lower target would yield to those with a higher one.
     fn aim(&self, seen: &Sample) -> f64 {
         let (packets, packets_each) = self.wish.packets;
         let bytes = (packets + packets_each * seen.senders as f64) * seen.segment_bytes;
@@ -493,13 +493,13 @@ impl Control {
             self.waits.pop_front();
         }
         let wait_s = self.least_wait(seen.now_s - WINDOW_S);
-        // (Soon after a baseline others' word is old as well: reports were lost in the queue.)
+        // (Soon after a baseline the peers' reports are old too: some were lost in the queue.)
         let is_later = !matches!(self.phase, Phase::Suspended { .. }) && seen.now_s - self.returned_s > OTHERS_END_S;
         let others_say = seen.their_queue_s.filter(|_| is_later && self.is_unsampled(seen));
         others_say.map_or(wait_s, |theirs_s| theirs_s.min(wait_s))
     }
 
-    /// Who repeats what was lost has no new samples of its own: the last one is old.
+    /// A retransmitting device has no new samples.
     fn is_unsampled(&self, seen: &Sample) -> bool {
         self.has_repeated && seen.now_s - self.sampled_s > (2.0 * seen.min_rtt_s).max(OLD_SAMPLE_S)
     }
@@ -509,37 +509,38 @@ impl Control {
         recent.map(|(_, wait_s)| *wait_s).fold(f64::INFINITY, f64::min)
     }
 
-    /// Towards what the peers have, so that all have the same.
+    /// Moves the share towards the peers', so that all have the same.
     fn pull(&mut self, seen: &Sample, wait_s: f64, dt_s: f64, shows_after_s: f64) {
         let (Phase::Steady | Phase::Probe { .. }, Some(theirs)) = (self.phase, seen.theirs) else {
             return;
         };
-        // What they report is still of before a start, a stop or a change of demand, which changes theirs as well.
+        // Their reports are still from before a start, a stop or a change of demand, which changes their shares as
+        // well.
         if seen.now_s - self.changed_s < REPORT_S {
             return;
         }
         let ratio = theirs / self.share;
-        // Their windows are whole segments, and half a second old: by what is less than that, shares would be held where they are.
+        // Their windows are whole segments, and half a second old: smaller differences would freeze all shares.
         let is_close = self.phase == Phase::Steady && (ratio - 1.0).abs() < CLOSE;
         if !is_close {
-            // What the others say is half a second old: where they have just come down for a queue that one sees as well, it is no
-            // reason to go up.
+            // Their reports are half a second old: if they have just yielded to a queue that this device sees too, that
+            // is no reason to raise the share.
             let most = if wait_s > 2.0 * self.aim_s { 1.0 } else { *PULL.end() };
-            // Where nothing waits there is room for both, unless there is a collapse point: also where only the others have found one, and
-            // stay below it.
+            // Without a queue there is room for both, unless there is a collapse point, which only the peers may have
+            // found.
             let is_near = ratio * APART > 1.0 || seen.senders.saturating_sub(seen.own) < APART_FROM;
             let has_room = self.collapse.is_none() && self.quiet_s > 2.0 * shows_after_s && is_near;
             let least = if has_room { 1.0 } else { *PULL.start() };
             let pulled = self.share * ratio.clamp(least, most).powf(dt_s / shows_after_s);
             let pulled = pulled.max(self.keeps(seen).min(self.share));
-            // No word of theirs raises it above what is got. It may pass this device's own collapse point: that is how one that has found
-            // its collapse point too low comes back to what the others have.
+            // No report raises the share above the goodput. It may pass this device's own collapse point, which may be
+            // too low.
             self.share = pulled.min((ROOM * seen.rate).max(self.share)).max(self.floor);
         }
     }
 
-    /// Below this no word of a peer takes the share; a queue does. Among many no single word decides, and what this device had
-    /// without limits may be more than an equal part, as on a short path.
+    /// No report lowers the share below this; a queue does. In a large group no single report decides, and this
+    /// device's baseline may exceed an equal part, as on a short path.
     pub(super) fn keeps(&self, seen: &Sample) -> f64 {
         if seen.senders.saturating_sub(seen.own) >= APART_FROM {
             return 0.0;
@@ -548,13 +549,13 @@ impl Control {
     }
 
     fn begin_to_empty(&mut self, seen: &Sample, wait_s: f64) {
-        // The same for all, as far as a peer's word may count.
+        // The same for all, as far as a report may count.
         let theirs = seen
             .theirs
             .unwrap_or(self.share)
             .clamp(0.8 * self.share, 1.25 * self.share);
         let before = (theirs * self.share).sqrt();
-        // What forms far below it is somebody else's.
+        // A queue that forms far below it belongs to others.
         let share = self.share;
         let is_there = |collapse: &&mut CollapsePoint| share > NEAR * collapse.share;
         if let Some(collapse) = self.collapse.as_mut().filter(is_there) {
@@ -569,7 +570,7 @@ impl Control {
     }
 
     pub(super) fn enter_empty(&mut self, seen: &Sample, wait_s: f64, before: f64) {
-        // What stands from here on is another queue.
+        // A queue that stands from here on is another one.
         self.their_longest_s = 0.0;
         (self.longest_s, self.carried, self.mean_wait_s) = (wait_s, self.share, 0.0);
         self.phase = Phase::Drain {
@@ -594,8 +595,8 @@ impl Control {
         };
         self.longest_s = self.longest_s.max(wait_s);
         if wait_s < self.aim_s && self.is_unsampled(seen) {
-            // It is the others' word that the queue has gone, and what has to be repeated that kept this device slow. That
-            // word raises its share to no more than there was to have.
+            // By the peers' reports the queue has gone, and retransmissions have kept this device slow. Their reports
+            // raise its share to no more than there was.
             let each = self.plain.plain(seen).map(|all| all / seen.senders.max(1) as f64);
             let most = if before.is_finite() {
                 before
@@ -618,16 +619,17 @@ impl Control {
             });
             self.share = (RESUME * self.share).max(self.floor);
         } else if is_round(seen, since_s, wait_s) {
-            // What a lone device has just got in a baseline is what it carries.
+            // A lone device's fresh baseline is what the medium carries.
             let is_fresh = before.is_infinite() && self.is_alone(seen.now_s);
             if self.is_unsampled(seen) || self.is_repeating || is_fresh {
-                // Nothing tells of it: what is got is that of a repair, or of so few in flight, and not of the air.
+                // No evidence: this goodput is that of a recovery, or of a tiny window, not of the medium.
             } else if wait_s > GROWS * waited_s {
-                // The air carries less still.
+                // The medium still gets slower.
                 self.share = seen.rate.min(self.share).max(self.floor);
                 self.carried = self.carried.min(self.share);
             } else if round == 0 && (wait_s > STAYS * waited_s || (before.is_finite() && !self.yields(seen))) {
-                // Half of what was got before it became slow may be all that it carries. (Once: a stranger's queue stays.)
+                // Half of the goodput before the medium became slow may be all that it carries. (Once: the queue of
+                // others stays.)
                 self.share = seen.rate.min(self.share).max(self.floor);
             }
             self.phase = Phase::Drain {
@@ -640,31 +642,32 @@ impl Control {
         }
     }
 
-    /// Whether no more is sent while a queue is emptied than is got: beside a stranger's queue too that is as much.
+    /// Whether no more is sent while draining than is delivered; beside the queue of others too, that is as much.
     fn yields(&self, seen: &Sample) -> bool {
         EMPTYING * self.share < YIELDS * seen.rate.max(self.floor)
     }
 
-    /// What the share may not exceed for now.
+    /// The upper bound of the share for now.
     fn ceiling(&mut self, seen: &Sample, wait_s: f64, too_long_s: f64, shows_after_s: f64) -> f64 {
-        // Where nothing waits for long below a level that was no collapse point, the air has become faster.
+        // No queue for long, below a level that was no collapse point: the medium has become faster.
         let has_room = self.collapse.is_none() && self.quiet_s > ROOM_AFTER * shows_after_s;
         let is_old = |emptied: &Emptied| has_room || seen.now_s - emptied.at_s > REMEMBERED_S;
         self.emptied = self.emptied.filter(|emptied| !is_old(emptied));
         let mut ceiling = f64::INFINITY;
         if let Some(emptied) = self.emptied {
             if emptied.before.is_infinite() {
-                // After a baseline each has enough with an equal part of what all had in it.
+                // After a baseline an equal part of it is enough.
                 ceiling = self.plain.plain(seen).map_or(f64::INFINITY, |all| all / seen.weights);
             } else if emptied.before > 0.9 * self.share {
                 ceiling = BELOW_COLLAPSE * emptied.before;
             }
             let was_long = emptied.longest_s > COLLAPSE * too_long_s;
-            // Where throughput falls it does for all, and nobody has more; where they are few, one's word does not count for that.
+            // In a collapse the goodput of all falls, and nobody has more; in a small group a single report does not
+            // count for that.
             let few = seen.senders.saturating_sub(seen.own) < APART_FROM;
             let was_theirs =
                 self.their_longest_s > too_long_s && seen.theirs.is_none_or(|theirs| theirs < APART * emptied.before);
-            // Soon after a baseline it may be the queue of those who have not ended theirs.
+            // Soon after a baseline it may be the queue of peers still in theirs.
             let was_ours = emptied.at_s - self.returned_s > OTHERS_END_S && (few || was_theirs);
             let regained = seen.rate > (REGAINED * emptied.before).max(SLOWED * emptied.carried) && wait_s < self.aim_s;
             if self.collapse.is_none() && was_long && was_ours && regained {
@@ -682,7 +685,7 @@ impl Control {
         ceiling
     }
 
-    /// Up while there is no queue, and to where it is as long as it should be.
+    /// Raises the share while there is no queue, up to the target.
     fn find(&mut self, seen: &Sample, wait_s: f64, too_long_s: f64, dt_s: f64) {
         let shows_after_s = shows_after_s(seen, wait_s);
         let ceiling = self.ceiling(seen, wait_s, too_long_s, shows_after_s);
@@ -696,7 +699,7 @@ impl Control {
             }
             Phase::Start => {
                 self.share = self.share.max(2.0 * seen.rate);
-                // Who begins anew in its own group has enough with what the others have.
+                // A device that restarts in its group has enough with the peers' share.
                 let is_enough = |theirs: &f64| self.begins_anew && self.share > APART * theirs;
                 if let Some(theirs) = seen.theirs.filter(is_enough) {
                     self.share = (APART * theirs).max(seen.rate).max(self.floor);
@@ -714,7 +717,7 @@ impl Control {
         if growth > 1.0 {
             self.share = (self.share * growth).min(most.max(self.share));
         } else if growth < 1.0 {
-            // What half of it does not shorten is no queue of ours.
+            // A queue that half the share does not shorten is not this device's.
             let least = (LOWERED * self.held_share).min(self.share);
             self.share = (self.share * growth).max(least);
         }
@@ -731,8 +734,8 @@ impl Control {
     }
 
     fn steady(&self, seen: &Sample, wait_s: f64, shows_after_s: f64) -> f64 {
-        // Of the group's paths, the same for all: by its own, who has a long one would hardly raise its share, and those with
-        // short ones would come down to it again.
+        // By the group's paths, the same for all: by its own RTT, a device on a long path would hardly raise its share,
+        // and those on short paths would come down to it.
         let path_s = seen.group_rtt_s.clamp(seen.min_rtt_s / PATHS, PATHS * seen.min_rtt_s);
         let off = (self.aim_s - wait_s) / path_s;
         let by_queue = if off < 0.0 {
@@ -748,18 +751,19 @@ impl Control {
         }
     }
 
-    /// How long there has been no queue; one that stood and has gone means that the air has become faster.
+    /// How long there has been no queue; a standing queue that has gone means a faster medium.
     fn notice(&mut self, seen: &Sample, wait_s: f64, dt_s: f64, shows_after_s: f64) {
         self.quiet_s = if wait_s < 0.5 * self.aim_s {
             self.quiet_s + dt_s
         } else {
             0.0
         };
-        // What peers say is a smoothed RTT, half a second old: it tells that a queue stood, and that it has gone for all.
+        // A peer's delay is a smoothed RTT, half a second old: it shows that a queue stood, and that it has gone for
+        // all.
         let theirs_s = seen.their_queue_s;
         let is_gone = self.least_wait(f64::NEG_INFINITY) < GONE * self.aim_s;
         self.gone_s = if is_gone { self.gone_s + dt_s } else { 0.0 };
-        // (Jitter on their paths looks like a queue: then the share grows as where none stood.)
+        // (Jitter on their paths looks like a queue: then the share grows as if none had stood.)
         let is_gone_for_all = theirs_s.is_none_or(|theirs_s| theirs_s < GONE_FOR_ALL * self.aim_s);
         if !is_gone || !is_gone_for_all {
             let longer_s = theirs_s.map_or(wait_s, |theirs_s| theirs_s.max(wait_s));
@@ -775,12 +779,12 @@ impl Control {
         }
     }
 
-    /// What a connection of ours would get without limits, where that is known.
+    /// The unlimited rate of a connection, if known.
     pub fn demand(&self) -> Option<f64> {
         self.plain.demand(self.senders)
     }
 
-    /// What a connection of ours had in flight without limits, where that is known.
+    /// The unlimited window of a connection, if known.
     pub fn plain_window_bytes(&self, min_rtt_s: f64) -> Option<f64> {
         self.plain.window_bytes(min_rtt_s, self.senders)
     }
@@ -793,7 +797,7 @@ impl Control {
         self.plain.is_known()
     }
 
-    /// The part of the share that is to be used just now.
+    /// The part of the share to use now.
     pub fn part(&self) -> f64 {
         if matches!(self.phase, Phase::Drain { .. }) {
             EMPTYING

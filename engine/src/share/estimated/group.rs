@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a device knows of the connections that share its air: its own as the kernel shows them, its peers' as they
-//! report them. Whatever a peer says is bounded before it counts.
+//! The connections that share the medium: this device's own, as the kernel shows them, and the peers', as reported.
+//! Bounds every report before it counts.
 
 use super::super::{HEADER_BYTES, Link, Member};
 use super::sample::DeviceDemand;
 use crate::model::Class;
 use crate::peers::{Peer, Sender, UNLIMITED_KBIT};
 
-/// In flight beside the share: what a receiver that acknowledges every second segment holds back, and one that is sent.
+/// In flight beyond the share: what a receiver with delayed acknowledgements holds back, and one segment being sent.
 pub const HELD_BACK_SEGMENTS: f64 = 3.0;
 
-/// Shares of those who all want more than they get.
+/// The relative share of a connection with unlimited demand.
 pub fn weight(class: Class) -> f64 {
     match class {
         Class::Realtime | Class::Stream => 4.0,
@@ -24,33 +24,32 @@ pub fn weight(class: Class) -> f64 {
 #[derive(Clone, Copy, Debug)]
 pub struct Sending {
     pub cwnd_bytes: f64,
-    /// At most: of one that has little to send, what it has.
+    /// The maximum; for one with little to send, the present value.
     pub in_flight_bytes: f64,
     pub rate: f64,
     pub min_rtt_s: f64,
     pub srtt_s: f64,
-    /// Of the latest packet; a peer's is not told.
+    /// Of the latest packet; unknown of a peer's.
     pub latest_rtt_s: Option<f64>,
     pub weight: f64,
-    /// The weight of its limits: of one that lends a part of it, still all.
+    /// The weight of its limits: for one that lends a part, still the whole.
     pub may_have: f64,
-    /// Of what its device says: each device counts once, however many senders it lists.
+    /// Its part of its device's vote: each device counts once, however many senders it lists.
     pub voice: f64,
-    /// cwnd is what holds it.
+    /// Limited by cwnd.
     pub wants_more: bool,
-    /// It repeats what was lost, and sees no queue meanwhile. A peer does not say so.
+    /// It retransmits, and has no delay samples meanwhile. Not reported by peers.
     pub is_repeating: bool,
 }
 
 impl Sending {
-    /// What is in flight over the time it takes (Little). Sooner right than the delivery rate, and above it by what was
-    /// lost.
+    /// In flight over RTT (Little's law): more timely than the delivery rate, and higher by the losses.
     pub fn rate(&self) -> f64 {
         let in_flight = self.in_flight_bytes / self.srtt_s;
         self.rate.clamp(0.5 * in_flight, in_flight)
     }
 
-    /// Its part of what all may have, where weight 1 may have `share`: who wants less has no more than what it gets.
+    /// Its rate if weight 1 may have `share`: one that wants less has what it gets.
     pub fn part(&self, share: f64) -> f64 {
         if self.wants_more || share <= 0.0 {
             self.weight
@@ -59,12 +58,12 @@ impl Sending {
         }
     }
 
-    /// How long the latest packet waited.
+    /// The queueing delay of the latest packet.
     pub fn queue_s(&self) -> f64 {
         (self.latest_rtt_s.unwrap_or(self.srtt_s) - self.min_rtt_s).max(0.0)
     }
 
-    /// The share of weight 1 that its window stands for, where a queue of `aim_s` is aimed at.
+    /// The share of weight 1 that its window represents at a target queueing delay of `aim_s`.
     pub fn share(&self, aim_s: f64, segment_bytes: f64) -> f64 {
         let window = (self.cwnd_bytes - HELD_BACK_SEGMENTS * segment_bytes).max(segment_bytes);
         window / (self.min_rtt_s + aim_s) / self.weight
@@ -75,13 +74,13 @@ pub fn payload_bytes(segment_bytes: u32) -> f64 {
     f64::from(segment_bytes.saturating_sub(HEADER_BYTES).max(1))
 }
 
-/// Who wants less than its part is taken to want so many times what it gets.
+/// A connection that wants less than its part is assumed to want this multiple of its rate.
 const SPARE: f64 = 1.25;
-/// By which rates can be divided.
+/// A divisor for rates.
 const LEAST_WEIGHT: f64 = 1e-6;
 
-/// Of one device, those that want no more leave the rest of their parts to those that do (max-min): its weight is the same, and
-/// who begins to want more has its part back at once.
+/// Within one device, connections that want no more leave the rest of their parts to those that do (max-min); its total
+/// weight is unchanged, and a connection that wants more has its part back at once.
 pub fn lend(these: &mut [Sending], share: f64) {
     let full = |one: &Sending| if one.wants_more { one.weight } else { 0.0 };
     let (all, full): (f64, f64) = (these.iter().map(|one| one.weight).sum(), these.iter().map(full).sum());
@@ -97,7 +96,7 @@ pub fn lend(these: &mut [Sending], share: f64) {
     }
 }
 
-/// Connections of one device divide the share of their classes.
+/// The connections of one device divide the share of their classes.
 pub fn own(members: &[Member], segment_bytes: f64) -> Vec<Sending> {
     let part = |member: &Member| weight(member.class) * f64::from(member.weight.max(1)) / members.len() as f64;
     let of = |member: &Member| Sending {
@@ -126,7 +125,7 @@ fn has_measured(sender: &Sender) -> bool {
     sender.min_rtt_us > 0 && sender.srtt_us >= sender.min_rtt_us
 }
 
-/// What one device says.
+/// The report of one device.
 pub fn of_device(told: &[Sender], segment_bytes: f64) -> Vec<Sending> {
     let senders = told.iter().filter(|sender| has_measured(sender));
     let count = senders.clone().count() as f64;
@@ -154,7 +153,7 @@ pub fn devices(peers: &[Sending]) -> usize {
     peers.iter().map(|one| one.voice).sum::<f64>().round() as usize
 }
 
-/// What the peers would get without limits: of each device that says so.
+/// The peers' unlimited rates, of each device that reports one.
 pub fn demands(link: &Link<'_>) -> Vec<DeviceDemand> {
     let of = |peer: Peer<'_>| {
         let told = peer
@@ -173,12 +172,12 @@ pub fn demands(link: &Link<'_>) -> Vec<DeviceDemand> {
         .collect()
 }
 
-/// Where two are in the middle, their geometric mean. Each value has a voice.
+/// With two in the middle, their geometric mean. Weighted.
 pub fn median(values: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
     middle(values).map(|(lower, upper)| (lower * upper).sqrt())
 }
 
-/// Where two are in the middle, their mean: of times that may be 0, which one of two must not make of both.
+/// With two in the middle, their mean: times may be 0, which a geometric mean would propagate.
 pub fn median_wait(values: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
     middle(values).map(|(lower, upper)| f64::midpoint(lower, upper))
 }
@@ -192,7 +191,7 @@ fn middle(values: impl Iterator<Item = (f64, f64)>) -> Option<(f64, f64)> {
         below += voice;
         (*value, below)
     });
-    // A sum of parts may miss a half by a rounding.
+    // A sum of parts may miss a half by rounding.
     const ROUNDING: f64 = 1e-9;
     let (lower, at) = reached.find(|(_, below)| *below >= half - ROUNDING)?;
     let upper = if at <= half + ROUNDING {

@@ -1,73 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the group would move without limits, and whether yielding is worth what it costs.
+//! The group's goodput without limits, and whether limits are worth their cost.
 //!
-//! Who sends first on an unknown air does so without limits for some seconds, and those who begin soon after it. What the
-//! connections of each got then are their demands, which the devices tell each other; the limits are measured against the
-//! sum. A stranger that takes what we leave shows in it, whatever else the air does. Without limits TCP knows no weights, so
-//! demands go by connection.
+//! The first device that sends on an unknown medium does so without limits for some seconds (the baseline measurement),
+//! together with those that begin soon after it. The goodput of each one's connections is its demand, which the devices
+//! report to each other; limits are measured against the sum. A station without giveway that takes the rest shows in
+//! it, whatever else happens on the medium. Without limits TCP knows no weights, so demands count by connection.
 
 use super::sample::{APART_FROM, DeviceDemand, MOST_SAY, Sample};
 
-/// Nothing is limited for so long, to know what is moved so.
+/// The length of a baseline measurement.
 pub const BASELINE_S: f64 = 7.5;
-/// Of it counts what is so near to its end; but not the last second, in which others may have ended theirs and yielded.
+/// The part of it that counts, before its end; not the last second, in which peers may have ended theirs and yielded.
 const COUNTS_S: std::ops::Range<f64> = 1.0..4.0;
 const COUNTS_LEAST_S: f64 = 1.5;
-/// It is known for so long without a packet of ours, and not tried more often.
+/// A baseline is valid for this long without a packet of this device, and not repeated sooner.
 const KNOWN_S: f64 = 600.0;
 /// Between two that send at different times.
 const SILENCE_S: f64 = 15.0;
-/// Who begins so soon after the first ends the baseline with it, so that all have limits again at once. Who begins later has one of
-/// its own, unless it is told: a peer that is there and says nothing does not make it a short one.
+/// A device that begins this soon after the first ends the baseline with it, so that limits start at once for all. A
+/// later one has its own, unless peers report theirs: a silent peer does not shorten it.
 const TOGETHER_S: f64 = 2.5;
-/// So long after a return to limits those who began later have ended their baseline too, and the peers' reports are there again.
+/// This long after a baseline, later devices have ended theirs too, and reports arrive again.
 const HEARD_S: f64 = 3.5;
-/// The group's rate is a mean over so long, and says something so long after the last search.
+/// The group's goodput is a mean over this time, valid this long after the last probing.
 const MEAN_S: f64 = 3.0;
 const SETTLES_S: f64 = 4.5;
-/// What changes by more than these parts in so long, or from one search to the next, is the air: plain TCP would move as
-/// much less or more.
+/// A larger change in this time, or between two probings, is the medium's: plain TCP's goodput changes alike.
 const AIR: std::ops::RangeInclusive<f64> = 0.75..=1.33;
 const EARLIER_S: f64 = 2.5;
-/// Sooner after a search than it is judged: the others have to say so as well.
+/// Sooner after probing than it is judged: peers have to report it as well.
 const FOLLOWS_S: f64 = 2.0;
-/// What was had without limits is fresh for so long after a return to limits, from when the group can have it again.
+/// A baseline is fresh for this long after limits return, from when the group can reach it again.
 const FRESH_S: std::ops::Range<f64> = 4.0..10.0;
-/// Less than this part of it is too little sooner, from then on: only devices without giveway take so much.
+/// Below this part of a fresh baseline the goodput is too low sooner: only stations without giveway take so much.
 const LITTLE: f64 = 0.5;
 const LITTLE_FROM_S: f64 = 2.0;
-/// Where that was not measured, packets of plain TCP are taken to wait for this part of the minimum RTT.
+/// If unmeasured, plain TCP is assumed to have a queue of this part of the minimum RTT.
 const TOLD_QUEUE: f64 = 0.5;
-/// What is moved lately is a mean over so long.
+/// The recent goodput is a mean over this time.
 const LATELY_S: f64 = 1.5;
-/// Nothing is judged while it rises by so much in that time.
+/// Nothing is judged while it rises by this much in that time.
 const RISES: f64 = 0.02;
-/// No peer's word counts for more than so many times what most say; of two devices the other's for more than this of ours.
+/// A report counts for at most this multiple of the median; of two devices, the other's for this multiple of the own.
 const BOAST: f64 = 2.0;
 const BOAST_OF_TWO: f64 = 1.25;
 
-/// What was had without limits.
+/// A measured baseline.
 #[derive(Clone, Copy, Debug)]
 struct PlainTcp {
-    /// By a connection of ours, in bytes a second.
+    /// Per connection of this device, in bytes a second.
     each: f64,
-    /// So many of ours, and so many that were heard of in that time and got something through, in the mean.
+    /// Own connections, and the mean number of connections with goodput that were reported in that time.
     own: usize,
     heard: f64,
-    /// Among so many that measured it together; not known before their reports come again.
+    /// How many measured it together; unknown until their reports arrive again.
     of: Option<f64>,
-    /// How long packets waited.
+    /// The queueing delay.
     queue_s: f64,
     at_s: f64,
 }
 
-/// Without limits.
+/// Sums over a baseline measurement.
 #[derive(Debug, Default)]
 struct BaselineCount {
-    /// Of ours.
+    /// Delivered by this device.
     bytes: f64,
     seconds: f64,
-    /// How long packets waited, and how many were heard of that got something through: each times the seconds.
+    /// Queueing delay, and connections with goodput, each times seconds.
     queue: f64,
     heard: f64,
 }
@@ -77,31 +76,31 @@ pub struct Plain {
     /// Since when anybody sends, and since when nobody does.
     busy_since_s: Option<f64>,
     silent_since_s: Option<f64>,
-    /// Since when we do, and when we last did.
+    /// Since when this device sends, and when it last did.
     sends: Option<(f64, f64)>,
     tried_s: Option<f64>,
     counted: BaselineCount,
     known: Option<PlainTcp>,
-    /// What a connection has without limits, as peers say.
+    /// The unlimited rate of a connection by the peers' reports.
     told_each: Option<f64>,
-    /// What the group moves with limits, in the mean: by what is told, and by what ours get, since all that have
-    /// enough to send have the same.
+    /// The group's mean goodput with limits: by the reports, and by this device's own, since all with enough to send
+    /// have the same.
     told: f64,
     ours: f64,
-    /// What it was some time ago, and when that was; and before that.
+    /// Its value some time ago, with that time; and before that.
     earlier: [(f64, f64); 2],
-    /// What it was when the air last changed or was first seen, and for how long it has been settled.
+    /// Its value when the medium last changed or was first seen, and how long it has been settled.
     settled: Option<f64>,
     settled_s: f64,
-    /// For so long since a return to limits, and what the group moved lately.
+    /// The time since limits returned, and the group's recent goodput.
     returned_s: Option<f64>,
     lately: f64,
-    /// What that was some time ago, and when; and before that.
+    /// Its value some time ago, with that time; and before that.
     lately_before: [(f64, f64); 2],
 }
 
 impl Plain {
-    /// Nothing of ours sends.
+    /// Nothing of this device is sent.
     pub fn rest(&mut self, now_s: f64, others_send: bool) {
         if others_send {
             self.busy(now_s);
@@ -125,7 +124,7 @@ impl Plain {
         *self.busy_since_s.get_or_insert(now_s)
     }
 
-    /// We send: since when.
+    /// This device sends: since when.
     fn sends(&mut self, now_s: f64) -> f64 {
         let lately = self.sends.filter(|(_, last_s)| now_s - last_s <= SILENCE_S);
         let since_s = lately.map_or(now_s, |(since_s, _)| since_s);
@@ -133,7 +132,7 @@ impl Plain {
         since_s
     }
 
-    /// Until when nothing is to be limited, where nothing is known and nobody says what there is to know.
+    /// Until when a baseline measurement lasts, if none is known and no peer reports one.
     pub fn unknown_until(&mut self, seen: &Sample) -> Option<f64> {
         let now_s = seen.now_s;
         let busy_since_s = self.busy(now_s);
@@ -162,13 +161,13 @@ impl Plain {
         self.counted = BaselineCount::default();
     }
 
-    /// A pass without limits, which end at that time.
+    /// A poll without limits, which return at that time.
     pub fn count(&mut self, seen: &Sample, until_s: f64, dt_s: f64) {
         if COUNTS_S.contains(&(until_s - seen.now_s)) {
             self.counted.bytes += seen.moved_bytes;
             self.counted.seconds += dt_s;
             self.counted.queue += seen.queue_s * dt_s;
-            // (Among few one's word that it gets nothing would halve what this device has measured.)
+            // (In a small group one report of no goodput would halve this device's own measurement.)
             let heard = if seen.senders - seen.own < APART_FROM {
                 seen.senders as f64
             } else {
@@ -178,7 +177,7 @@ impl Plain {
         }
     }
 
-    /// Limits are active again.
+    /// Limits return.
     pub fn ends(&mut self, seen: &Sample) {
         let BaselineCount {
             bytes,
@@ -186,7 +185,7 @@ impl Plain {
             queue,
             heard,
         } = std::mem::take(&mut self.counted);
-        // (Nothing at all was no part of it, but a timeout.)
+        // (A poll without any delivery was a timeout.)
         if seconds > COUNTS_LEAST_S && bytes > 0.0 {
             self.known = Some(PlainTcp {
                 each: bytes / seconds / seen.own.max(1) as f64,
@@ -201,24 +200,25 @@ impl Plain {
         self.changed();
     }
 
-    /// The group is another: what it moves has to settle.
+    /// The group has changed: its goodput has to settle.
     pub fn changed(&mut self) {
         (self.told, self.settled_s) = (0.0, 0.0);
     }
 
-    /// What peers say that they would have.
+    /// Takes in the peers' demands.
     pub fn hear(&mut self, seen: &Sample) {
         let connections = seen.own as f64 + seen.demands.iter().map(|demand| demand.connections).sum::<f64>();
         let each = self.plain(seen).map(|all| all / connections);
         self.told_each = each.or(self.told_each.filter(|_| seen.senders > seen.own));
     }
 
-    /// A pass with limits; `holds`: nothing is searched or emptied.
+    /// A poll with limits; `holds`: neither probing nor draining.
     pub fn compare(&mut self, seen: &Sample, holds: bool, dt_s: f64) {
         self.busy(seen.now_s);
         self.sends(seen.now_s);
         self.returned_s = self.returned_s.map(|since_s| since_s + dt_s);
-        // Reports are lost in the queue of a baseline: what ours get, as all with enough to send have the same, stands in for them.
+        // Reports are lost in the queue of a baseline: this device's own goodput stands in for them, as all with enough
+        // to send have the same.
         let now = seen.total.max(seen.rate * seen.full_weights + seen.light);
         self.lately += (now - self.lately) * (dt_s / LATELY_S).min(1.0);
         if seen.now_s - self.lately_before[0].1 > 0.5 * LATELY_S {
@@ -227,9 +227,8 @@ impl Plain {
         if let Some(known) = &mut self.known {
             known.at_s = seen.now_s;
             if self.returned_s.is_none_or(|since_s| since_s > HEARD_S) {
-                // Whose reports were lost in the queue of the baseline says what it got. Who says nothing and was not heard of could
-                // not even begin, and had no part of it.
-                // (Those who are there after a pause are others.)
+                // A peer whose reports were lost in the baseline's queue reports what it got. A silent one that was not
+                // heard could not even begin, and had no part of it. (After a pause there are other devices.)
                 let was_there = |demand: &&DeviceDemand| demand.rate > 0.0 && self.returned_s.is_some();
                 let others = seen.demands.iter().filter(was_there).count();
                 known.of.get_or_insert(known.heard.max((known.own + others) as f64));
@@ -258,7 +257,7 @@ impl Plain {
         }
     }
 
-    /// Whether the group moves less lately than `worth` of what it moved without limits a moment ago.
+    /// Whether the recent goodput of the group is below `worth` of the baseline just before.
     pub fn is_little_early(&self, seen: &Sample, worth: f64) -> bool {
         let since_s = self.returned_s.unwrap_or(f64::INFINITY);
         let worth = match since_s {
@@ -270,24 +269,23 @@ impl Plain {
         !rises && self.plain(seen).is_some_and(|plain| self.lately < worth * plain)
     }
 
-    /// The collapse with which a baseline may end lasts at most until now.
+    /// The collapse that may end a baseline lasts at most until now.
     pub fn is_past_collapse(&self) -> bool {
         self.returned_s.is_none_or(|since_s| since_s >= FRESH_S.start)
     }
 
-    /// By a connection of ours, where that is known.
+    /// Per connection of this device, if known.
     pub fn each(&self) -> Option<f64> {
         self.known.map(|known| known.each)
     }
 
-    /// What a connection of ours has in flight without limits, among so many: as it was measured, or as the peers say
-    /// of theirs.
+    /// The unlimited window of a connection among so many: as measured, or by the peers' reports.
     pub fn window_bytes(&self, min_rtt_s: f64, connections: usize) -> Option<f64> {
         let queue_s = self.known.map_or(TOLD_QUEUE * min_rtt_s, |known| known.queue_s);
         Some(self.demand(connections).or(self.told_each)? * (min_rtt_s + queue_s))
     }
 
-    /// What the group moves, of what it would move without limits; once both are known.
+    /// The group's goodput relative to the unlimited one, once both are known.
     pub fn part(&self, seen: &Sample) -> Option<f64> {
         let rises = self.limited() > (1.0 + RISES) * self.earlier[1].0;
         if self.settled_s < SETTLES_S || rises {
@@ -296,24 +294,24 @@ impl Plain {
         Some(self.limited() / self.plain(seen)?)
     }
 
-    /// The same by what ours get alone, whatever the others have or say that they have.
+    /// The same by this device's own goodput, whatever the peers have or report.
     pub fn own_part(&self, seen: &Sample) -> Option<f64> {
         self.part(seen)?;
         Some(self.ours / self.plain(seen)?)
     }
 
-    /// What a connection of ours would have, in a group of so many.
+    /// The unlimited rate of a connection in a group of so many.
     pub fn demand(&self, connections: usize) -> Option<f64> {
         let known = self.known?;
         Some(known.each * known.of.map_or(1.0, |of| of / connections.max(1) as f64))
     }
 
-    /// What a connection of weight 1 would have of it, were it divided by weight: as this device has measured it itself.
+    /// The rate of weight 1 if the baseline were divided by weight, by this device's own measurement.
     pub fn equal_part(&self, seen: &Sample) -> Option<f64> {
         Some(self.demand(seen.senders)? * seen.senders as f64 / seen.weights)
     }
 
-    /// What the group would move without limits, where most of it have said so. Our own measurement is authenticated.
+    /// The group's unlimited goodput, once most of it have reported theirs. The own measurement is trusted.
     pub fn plain(&self, seen: &Sample) -> Option<f64> {
         let each = |demand: &DeviceDemand| demand.rate / demand.connections;
         let own = self.demand(seen.senders).map(|each| DeviceDemand {
@@ -322,8 +320,8 @@ impl Plain {
         });
         let mut said: Vec<f64> = seen.demands.iter().chain(&own).map(each).collect();
         said.sort_by(f64::total_cmp);
-        // Who has measured nothing takes the larger of two in the middle: by the smaller one's word what the rest say would count for
-        // nothing, and limits would stay whatever they cost.
+        // An unmeasured device takes the larger of two in the middle: with the smaller, the other reports would count
+        // for nothing, and limits would stay at any cost.
         let before_middle = usize::from(own.is_some());
         let most_say = *said.get(said.len().saturating_sub(before_middle) / 2)?;
         let authenticated = match (&own, said.len()) {
@@ -334,12 +332,12 @@ impl Plain {
         let others_rate: f64 = others
             .map(|demand| demand.connections * each(demand).min(authenticated))
             .sum();
-        // By device, or who lists many senders and says nothing of them would keep the others from judging. Who says nothing
-        // began later, and has taken its part of what the others say since: it would have as much as they.
+        // By device, or a device with many silent senders would keep the others from judging. A silent one began later,
+        // and has taken its part of what the others report since: it would have as much as they.
         let devices = (seen.senders + 1).saturating_sub(seen.own) as f64;
         let said_rate = others_rate + own.map_or(0.0, |own| own.rate);
         let plain = said_rate * devices / said.len() as f64;
-        // (Who knows itself is one of them: in a group where half of the others know, all of these judge.)
+        // (A measured device counts too: in a group where half of the others are measured, all of them judge.)
         let (most, say) = (MOST_SAY * devices, said.len() as f64);
         (plain > 0.0 && (say > most || own.is_some() && say >= most)).then_some(plain)
     }
@@ -350,7 +348,7 @@ impl Plain {
         if AIR.contains(&changed) {
             return;
         }
-        // More than before, but not more than without limits: it had not settled, or a stranger has left.
+        // More than before, but not more than without limits: it had not settled, or another station has left.
         let is_faster = self.plain(seen).is_some_and(|plain| self.limited() > plain);
         if let Some(known) = self.known.as_mut().filter(|_| changed < 1.0 || is_faster) {
             known.each *= changed;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Devices on one link that carries so much and keeps the rest waiting: what they find, and what no peer's word can
-//! do. The air with its collisions is the lab's (`giveway-lab run shares`).
+//! Devices that share a link of limited rate and unlimited queue: what they estimate, and what no peer's report can
+//! cause. A medium with collisions is simulated in the lab (`giveway-lab run shares`).
 
 use proptest::prelude::*;
 use rand_chacha::ChaCha20Rng;
@@ -15,7 +15,7 @@ const RTT_S: f64 = 0.1;
 const POLL_S: f64 = 0.1;
 const FLOOR: f64 = 0.1 * 125_000.0;
 
-/// A queue begins to be emptied.
+/// Draining begins.
 const EMPTYING: Phase = Phase::Drain {
     round: 0,
     first_s: 0.0,
@@ -28,12 +28,12 @@ fn mbit(mbit: f64) -> f64 {
     mbit * 125_000.0
 }
 
-/// One queue for all. A device that is authenticated tells its share; a liar tells what it likes.
+/// One queue for all. An authenticated device reports its share; a liar reports anything.
 struct Link {
     carries: f64,
-    /// What others send who never yield.
+    /// The rate of stations that never yield.
     strangers: f64,
-    /// What all move where nobody is limited: a queue that makes an access point drop acknowledgements frees air.
+    /// The total rate without limits: a queue at which an access point drops acknowledgements frees airtime.
     unlimited: f64,
     queue_bytes: f64,
     devices: Vec<Control>,
@@ -68,7 +68,7 @@ impl Link {
         let offered = sent.iter().sum::<f64>() + self.strangers;
         self.queue_bytes = (self.queue_bytes + (offered - self.carries) * POLL_S).max(0.0);
         let slower = (self.carries / offered).min(1.0);
-        // Of one without limits the window stands for what it sends.
+        // For a device without limits the window represents what it sends.
         let told = |(device, sent): (&Control, &f64)| if is_suspended(device) { *sent } else { device.share };
         let shares: Vec<f64> = self.devices.iter().zip(&sent).map(told).collect();
         let got: Vec<f64> = sent.iter().map(|sent| (sent * slower).max(1_000.0)).collect();
@@ -117,7 +117,7 @@ impl Link {
 }
 
 #[test]
-fn devices_find_what_the_link_carries_and_share_it() {
+fn devices_estimate_the_link_rate_and_share_it() {
     for devices in [1, 2, 5, 12] {
         let mut link = Link::new(20.0, devices);
         link.run(40.0);
@@ -130,7 +130,7 @@ fn devices_find_what_the_link_carries_and_share_it() {
 }
 
 #[test]
-fn the_queue_of_a_link_that_becomes_slow_is_gone_within_seconds() {
+fn a_slower_link_has_no_queue_within_seconds() {
     let mut link = Link::new(20.0, 4);
     link.run(30.0);
     link.carries = mbit(4.0);
@@ -139,7 +139,7 @@ fn the_queue_of_a_link_that_becomes_slow_is_gone_within_seconds() {
 }
 
 #[test]
-fn a_peer_that_says_it_has_nothing_does_not_hold_an_honest_device_down() {
+fn a_peer_that_reports_no_share_does_not_limit_an_honest_device() {
     let mut link = Link::new(20.0, 1);
     link.lie = Some(1.0);
     link.run(60.0);
@@ -148,7 +148,7 @@ fn a_peer_that_says_it_has_nothing_does_not_hold_an_honest_device_down() {
 }
 
 #[test]
-fn a_peer_that_says_it_has_everything_does_not_make_an_honest_device_flood_the_link() {
+fn a_peer_that_reports_a_huge_share_does_not_make_a_device_flood_the_link() {
     let mut link = Link::new(20.0, 1);
     link.lie = Some(mbit(10_000.0));
     let mut longest_s: f64 = 0.0;
@@ -161,10 +161,10 @@ fn a_peer_that_says_it_has_everything_does_not_make_an_honest_device_flood_the_l
 }
 
 #[test]
-fn where_a_queue_stays_though_we_give_way_nothing_is_limited() {
+fn limits_are_suspended_when_a_queue_stays_despite_yielding() {
     let mut link = Link::new(20.0, 2);
     link.run(20.0);
-    // Strangers fill what is left, and their queue with it.
+    // Other stations take the rest of the link and fill its queue.
     link.strangers = mbit(21.0);
     link.queue_bytes = 0.2 * link.carries;
     link.run(10.0);
@@ -173,14 +173,14 @@ fn where_a_queue_stays_though_we_give_way_nothing_is_limited() {
 }
 
 #[test]
-fn an_unknown_link_is_first_used_without_limits() {
+fn an_unknown_link_begins_with_a_baseline_measurement() {
     let mut link = Link::new(20.0, 3);
     let limited = |link: &Link| link.devices.iter().filter(|device| !is_suspended(device)).count();
     link.run(5.0);
     assert_eq!(limited(&link), 0);
     link.run(5.0);
     assert_eq!(limited(&link), 3);
-    // It is known after a pause; and no longer, long after.
+    // The baseline is remembered over a pause, but not for long.
     for (pause_s, expected) in [(60.0, 3), (700.0, 0)] {
         link.devices
             .iter_mut()
@@ -192,7 +192,7 @@ fn an_unknown_link_is_first_used_without_limits() {
 }
 
 #[test]
-fn limits_that_cost_more_than_a_short_queue_is_worth_are_given_up() {
+fn limits_that_cost_more_goodput_than_they_are_worth_are_suspended() {
     for (prefer, unlimited_mbit, is_worth_it) in [
         (Prefer::Balanced, 23.0, true),
         (Prefer::Balanced, 28.0, false),
@@ -202,12 +202,12 @@ fn limits_that_cost_more_than_a_short_queue_is_worth_are_given_up() {
         let mut link = Link::new(20.0, 4);
         link.devices = (0..4).map(|_| Control::new(prefer, FLOOR)).collect();
         link.unlimited = mbit(unlimited_mbit);
-        // Then it carries that much.
+        // Then the link carries that much.
         for _ in 0..600 {
             let is_unlimited = link.devices.iter().all(is_suspended);
             link.carries = if is_unlimited { link.unlimited } else { mbit(20.0) };
             if is_unlimited {
-                // As plain TCP keeps one.
+                // The queue of plain TCP.
                 link.queue_bytes = 0.05 * link.carries;
             }
             link.pass();
@@ -218,7 +218,7 @@ fn limits_that_cost_more_than_a_short_queue_is_worth_are_given_up() {
 }
 
 #[test]
-fn a_rate_that_falls_is_no_stranger() {
+fn a_falling_link_rate_is_not_taken_for_other_stations() {
     let mut link = Link::new(20.0, 4);
     link.run(30.0);
     link.carries = mbit(4.0);
@@ -226,7 +226,7 @@ fn a_rate_that_falls_is_no_stranger() {
     assert!(!link.devices.iter().any(is_suspended));
 }
 
-/// What a device that got 5 Mbit/s reckons the group to move without limits, beside others that say this of themselves.
+/// The group's unlimited rate as computed by a device that got 5 Mbit/s, beside peers that report these rates.
 fn plain_mbit(others_mbit: &[f64]) -> f64 {
     let mut plain = plain::Plain::default();
     let group = Sample {
@@ -247,7 +247,7 @@ fn plain_mbit(others_mbit: &[f64]) -> f64 {
 }
 
 #[test]
-fn one_members_demand_does_not_decide_what_limits_cost() {
+fn one_members_demand_does_not_decide_the_cost_of_limits() {
     assert!((plain_mbit(&[5.0, 5.0, 5.0]) - 20.0).abs() < 1e-9);
     assert!(plain_mbit(&[5.0, 5.0, 1e6]) <= 25.0);
     assert!(plain_mbit(&[5.0, 5.0, 0.0]) >= 15.0);
@@ -255,7 +255,7 @@ fn one_members_demand_does_not_decide_what_limits_cost() {
 }
 
 #[test]
-fn whoever_starts_in_a_group_that_knows_does_not_try_without_limits() {
+fn a_device_that_joins_a_measured_group_needs_no_baseline() {
     let mut control = Control::new(Prefer::Balanced, FLOOR);
     let nobody_knows = |now_s| seen(now_s, 0.0, 0.0);
     pass(&mut control, 0.0, 1.0, nobody_knows);
@@ -271,7 +271,8 @@ fn whoever_starts_in_a_group_that_knows_does_not_try_without_limits() {
     assert!(!is_suspended(&control), "{:?}", control.phase);
 }
 
-/// Others send from 0 on and tell nothing; this device begins at `begins_s`. For how long it has no limits.
+/// Others send from 0 on and report nothing; this device begins at `begins_s`. Returns the length of its baseline
+/// measurement.
 fn baseline_s(begins_s: f64) -> f64 {
     let mut control = Control::new(Prefer::Balanced, FLOOR);
     for second in 0..=begins_s as u32 {
@@ -286,7 +287,7 @@ fn baseline_s(begins_s: f64) -> f64 {
 }
 
 #[test]
-fn a_peer_that_says_nothing_does_not_make_a_baseline_short() {
+fn a_silent_peer_does_not_shorten_a_baseline() {
     for begins_s in [5.0, 60.0] {
         assert!(
             (7.0..8.0).contains(&baseline_s(begins_s)),
@@ -296,12 +297,12 @@ fn a_peer_that_says_nothing_does_not_make_a_baseline_short() {
 }
 
 #[test]
-fn those_who_begin_together_end_their_baseline_together() {
+fn devices_that_begin_together_end_their_baseline_together() {
     assert!((5.0..6.0).contains(&baseline_s(2.0)), "{}", baseline_s(2.0));
 }
 
 #[test]
-fn short_transfers_do_not_each_begin_a_baseline() {
+fn short_transfers_do_not_each_measure_a_baseline() {
     let mut control = Control::new(Prefer::Balanced, FLOOR);
     let mut unlimited_s = 0.0;
     for transfer in 0..20 {
@@ -318,7 +319,7 @@ fn short_transfers_do_not_each_begin_a_baseline() {
 }
 
 #[test]
-fn a_queue_that_never_quite_goes_does_not_hold_a_device_at_half_for_ever() {
+fn a_lasting_short_queue_does_not_keep_a_device_at_half() {
     let mut control = limiting();
     pass(&mut control, 0.0, 0.5, |now_s| seen(now_s, 0.05, 0.05));
     assert!(matches!(control.phase, Phase::Drain { .. }));
@@ -326,7 +327,7 @@ fn a_queue_that_never_quite_goes_does_not_hold_a_device_at_half_for_ever() {
     assert!(!matches!(control.phase, Phase::Drain { .. }), "{:?}", control.phase);
 }
 
-/// A device whose own packets wait so long whatever it sends, beside one peer.
+/// A device that sees this queueing delay whatever it sends, beside one peer.
 fn seen(now_s: f64, queue_s: f64, their_queue_s: f64) -> Sample {
     Sample {
         now_s,
@@ -361,7 +362,7 @@ fn is_suspended(control: &Control) -> bool {
     matches!(control.phase, Phase::Suspended { .. })
 }
 
-/// One that has begun to limit.
+/// A control that has begun to limit.
 fn limiting() -> Control {
     let mut control = Control::new(Prefer::Balanced, FLOOR);
     control.share = mbit(5.0);
@@ -370,7 +371,7 @@ fn limiting() -> Control {
 }
 
 #[test]
-fn a_queue_on_ones_own_path_that_stays_is_not_given_way_to_for_good() {
+fn a_lasting_queue_on_the_own_path_suspends_limits() {
     let mut control = limiting();
     let mut passes = 0;
     for second in 0..60 {
@@ -381,7 +382,7 @@ fn a_queue_on_ones_own_path_that_stays_is_not_given_way_to_for_good() {
 }
 
 #[test]
-fn a_peer_that_starts_long_after_a_return_is_no_stranger() {
+fn a_peer_that_starts_long_after_a_baseline_does_not_suspend_limits() {
     let mut control = limiting();
     pass(&mut control, 0.0, 10.0, |now_s| seen(now_s, 0.05, 0.05));
     assert!(is_suspended(&control));
@@ -399,7 +400,7 @@ fn a_peer_that_starts_long_after_a_return_is_no_stranger() {
 }
 
 #[test]
-fn a_pause_while_a_queue_is_emptied_is_no_strangers_queue() {
+fn a_pause_while_draining_does_not_suspend_limits() {
     let mut control = limiting();
     pass(&mut control, 0.0, 0.5, |now_s| seen(now_s, 0.05, 0.05));
     assert!(matches!(control.phase, Phase::Drain { .. }), "{:?}", control.phase);
@@ -409,7 +410,7 @@ fn a_pause_while_a_queue_is_emptied_is_no_strangers_queue() {
 }
 
 #[test]
-fn where_most_have_far_more_in_flight_nobody_yields_alone() {
+fn a_device_does_not_yield_alone_when_most_peers_have_far_more_in_flight() {
     for (theirs_mbit, is_alone) in [(5.0, false), (20.0, true)] {
         let mut control = limiting();
         let beside = |now_s| Sample {
@@ -429,7 +430,7 @@ fn where_most_have_far_more_in_flight_nobody_yields_alone() {
 }
 
 #[test]
-fn after_a_baseline_a_queue_is_nobodys_until_the_others_have_ended_theirs() {
+fn a_queue_after_a_baseline_is_ignored_until_the_peers_ended_theirs() {
     let mut control = Control::new(Prefer::Balanced, FLOOR);
     pass(&mut control, 0.0, 10.0, |now_s| seen(now_s, 0.05, 0.05));
     assert!(matches!(control.phase, Phase::Drain { .. }), "{:?}", control.phase);
@@ -438,15 +439,15 @@ fn after_a_baseline_a_queue_is_nobodys_until_the_others_have_ended_theirs() {
 }
 
 #[test]
-fn a_queue_that_is_longer_than_it_should_be_lowers_the_share() {
+fn a_queue_above_target_lowers_the_share() {
     let mut control = limiting();
     pass(&mut control, 0.0, 7.0, |now_s| seen(now_s, 0.016, 0.016));
     assert!(control.share < mbit(4.5), "{}", control.share / mbit(1.0));
 }
 
-/// Half of what was got before the air became slow may be all that it carries.
+/// Half of the goodput before the medium became slow may be all that it carries.
 #[test]
-fn a_queue_that_does_not_go_is_emptied_with_half_of_what_is_got_by_then_and_once() {
+fn a_lasting_queue_halves_the_goodput_once() {
     let mut control = limiting();
     let got = |control: &mut Control, from_s, rate_mbit| {
         pass(control, from_s, 0.5, |now_s| Sample {
@@ -457,16 +458,16 @@ fn a_queue_that_does_not_go_is_emptied_with_half_of_what_is_got_by_then_and_once
     };
     assert_eq!(got(&mut control, 0.0, 5.0), mbit(5.0));
     assert_eq!(got(&mut control, 0.5, 1.0), mbit(1.0));
-    // Else a stranger's queue would take it to the floor.
+    // Otherwise the queue of others would take it to the floor.
     assert_eq!(got(&mut control, 1.0, 0.2), mbit(1.0));
 }
 
 #[test]
-fn who_sends_more_than_it_gets_has_not_given_way() {
+fn a_device_that_sends_more_than_its_goodput_has_not_yielded() {
     for (got_mbit, share_mbit) in [(0.5, 0.5), (2.5, 5.0)] {
         let mut control = limiting();
         pass(&mut control, 0.0, 0.1, |now_s| seen(now_s, 0.12, 0.12));
-        // The queue answers, if slowly.
+        // The queue responds, if slowly.
         pass(&mut control, 0.1, 0.8, |now_s| Sample {
             rate: mbit(got_mbit),
             ..seen(now_s, 0.05, 0.05)
@@ -475,9 +476,9 @@ fn who_sends_more_than_it_gets_has_not_given_way() {
     }
 }
 
-/// What rises yet is a share that has not settled.
+/// A rising share has not settled.
 #[test]
-fn soon_after_a_baseline_what_rises_is_not_judged() {
+fn a_rising_share_soon_after_a_baseline_is_not_judged() {
     for (rises, is_given_up) in [(0.0, true), (1.4, false)] {
         let mut control = after_a_baseline();
         let total_mbit = |now_s: f64| 3.5 + rises * (now_s - 11.0).max(0.0);
@@ -492,7 +493,7 @@ fn soon_after_a_baseline_what_rises_is_not_judged() {
 }
 
 #[test]
-fn what_was_learnt_of_a_collapse_goes_with_a_rest() {
+fn a_collapse_point_is_forgotten_after_a_rest() {
     let mut control = limiting();
     collapse(&mut control, mbit(2.0));
     assert!(control.collapse_share().is_some());
@@ -500,7 +501,7 @@ fn what_was_learnt_of_a_collapse_goes_with_a_rest() {
     assert_eq!(control.collapse_share(), None);
 }
 
-/// A queue with which so much is got, and then 5 Mbit/s without one.
+/// This goodput beside a queue, and then 5 Mbit/s without one.
 fn collapse(control: &mut Control, beside_the_queue: f64) {
     pass(control, 0.0, 0.2, |now_s| seen(now_s, 0.006, 0.006));
     pass(control, 0.2, 0.5, |now_s| Sample {
@@ -510,7 +511,7 @@ fn collapse(control: &mut Control, beside_the_queue: f64) {
     pass(control, 0.7, 0.5, |now_s| seen(now_s, 0.0, 0.0));
 }
 
-/// Where no more is got without a queue than with it, the queue made nothing slower.
+/// Equal goodput with and without a queue: the queue slowed nothing down.
 #[test]
 fn a_queue_that_costs_no_goodput_is_no_collapse() {
     let mut control = limiting();
@@ -518,18 +519,18 @@ fn a_queue_that_costs_no_goodput_is_no_collapse() {
     assert_eq!(control.collapse_share(), None);
 }
 
-/// Where throughput falls for all, all see the queue; and nobody has more than there is. One peer's word hides nothing.
+/// In a collapse all devices see the queue, and none has more than there is. A single peer's report hides nothing.
 #[test]
-fn a_queue_that_is_not_the_groups_is_no_collapse() {
+fn a_queue_that_the_group_does_not_share_is_no_collapse() {
     for (others, their_queue_s, theirs_mbit, returned_s, is_collapse) in [
         (3, 0.05, 5.0, -60.0, true),
-        // The peers' was never too long.
+        // The peers' queue was never too long.
         (3, 0.01, 5.0, -60.0, false),
         (1, 0.01, 5.0, -60.0, true),
         // They have more than this device had.
         (3, 0.05, 7.0, -60.0, false),
         (1, 0.05, 7.0, -60.0, true),
-        // Some may not have ended their baseline.
+        // Some may still be in their baseline measurement.
         (3, 0.05, 5.0, -1.0, false),
     ] {
         let mut control = limiting();
@@ -557,7 +558,7 @@ fn a_queue_that_is_not_the_groups_is_no_collapse() {
     }
 }
 
-/// Their windows are whole segments: what they imply is a few percent off.
+/// Their windows are whole segments: the implied share is a few percent off.
 #[test]
 fn a_share_close_to_the_peers_follows_its_own_queue() {
     let after = |theirs_mbit: f64| {
@@ -573,9 +574,9 @@ fn a_share_close_to_the_peers_follows_its_own_queue() {
     assert!(after(4.5) < 4.8, "{}", after(4.5));
 }
 
-/// Each report is of before the change for half a second.
+/// For half a second a report is from before the change.
 #[test]
-fn what_peers_have_just_after_a_change_does_not_undo_it() {
+fn reports_from_before_a_change_do_not_undo_it() {
     let mut control = limiting();
     let beside = |now_s: f64, weights: f64| Sample {
         weights,
@@ -591,7 +592,7 @@ fn what_peers_have_just_after_a_change_does_not_undo_it() {
     assert!(control.share < 1.1 * before, "{} {before}", control.share);
 }
 
-/// A device that has given its limits up, and what most of the others have, of the 5 Mbit/s that it gets.
+/// A device that has suspended its limits, by the rate of most peers, of the 5 Mbit/s that it gets.
 fn is_back(theirs_mbit: f64) -> bool {
     let mut control = limiting();
     control.phase = Phase::Suspended {
@@ -606,14 +607,14 @@ fn is_back(theirs_mbit: f64) -> bool {
 }
 
 #[test]
-fn who_gives_its_limits_up_alone_has_them_again_in_seconds() {
+fn a_device_that_suspends_limits_alone_resumes_within_seconds() {
     assert!(is_back(2.0));
     assert!(!is_back(4.0));
 }
 
-/// Its last sample is of the queue that made it lose; the others have seen since that this has gone.
+/// Its last sample is from the queue that caused its losses; the peers have seen since that it has gone.
 #[test]
-fn who_repeats_what_was_lost_believes_the_others_that_the_queue_has_gone() {
+fn a_retransmitting_device_accepts_the_peers_report_that_the_queue_has_gone() {
     for (is_repeating, is_free) in [(true, true), (false, false)] {
         let mut control = limiting();
         control.is_repeating = is_repeating;
@@ -634,9 +635,9 @@ fn who_repeats_what_was_lost_believes_the_others_that_the_queue_has_gone() {
     }
 }
 
-/// Not for good: two connections to a remote host that is silent would hold a third.
+/// Not forever: two connections to a silent remote host would hold a third.
 #[test]
-fn who_repeats_what_was_lost_takes_nobody_for_a_stranger_for_some_seconds() {
+fn a_retransmitting_device_does_not_suspend_limits_for_some_seconds() {
     let mut control = limiting();
     control.is_repeating = true;
     let slow = |now_s| Sample {
@@ -656,9 +657,9 @@ fn who_repeats_what_was_lost_takes_nobody_for_a_stranger_for_some_seconds() {
     assert!(is_suspended(&control), "{:?}", control.phase);
 }
 
-/// Whose queue would it be? The path may have become longer.
+/// The queue has no owner: the path may have become longer.
 #[test]
-fn a_lone_device_that_repeats_what_is_lost_again_gives_its_limits_up() {
+fn a_lone_device_that_loses_retransmissions_suspends_limits() {
     for (had_company, is_given_up) in [(false, true), (true, false)] {
         let mut control = Control::new(Prefer::Balanced, FLOOR);
         let alone = |now_s: f64| Sample {
@@ -684,10 +685,10 @@ fn a_lone_device_that_repeats_what_is_lost_again_gives_its_limits_up() {
 }
 
 #[test]
-fn a_queue_that_stood_and_has_gone_for_all_means_a_faster_air() {
+fn a_queue_gone_for_all_raises_the_share_faster() {
     let stood = |their_queue_s: f64| {
         let mut control = limiting();
-        // One's own packets seldom see what the others do.
+        // A device's own packets seldom see what the others cause.
         pass(&mut control, 0.0, 6.0, |now_s| seen(now_s, 0.004, 0.012));
         pass(&mut control, 6.0, 1.5, |now_s| seen(now_s, 0.0, their_queue_s));
         control.phase
@@ -697,12 +698,12 @@ fn a_queue_that_stood_and_has_gone_for_all_means_a_faster_air() {
         "{:?}",
         stood(0.0)
     );
-    // Others still wait.
+    // Others still see a queue.
     assert!(matches!(stood(0.012), Phase::Steady), "{:?}", stood(0.012));
 }
 
 #[test]
-fn a_wait_that_half_of_the_share_does_not_shorten_takes_no_more_of_it() {
+fn a_delay_that_half_the_share_does_not_shorten_lowers_it_no_further() {
     let mut control = limiting();
     pass(&mut control, 0.0, 0.5, |now_s| seen(now_s, 0.012, 0.012));
     pass(&mut control, 0.5, 60.0, |now_s| Sample {
@@ -713,7 +714,7 @@ fn a_wait_that_half_of_the_share_does_not_shorten_takes_no_more_of_it() {
 }
 
 #[test]
-fn no_word_of_a_peer_gives_who_repeats_more_than_it_had() {
+fn no_report_raises_a_retransmitting_device_above_its_former_share() {
     let mut control = limiting();
     control.is_repeating = true;
     pass(&mut control, 0.0, 1.6, |now_s| Sample {
@@ -724,9 +725,9 @@ fn no_word_of_a_peer_gives_who_repeats_more_than_it_had() {
     assert!(control.share <= mbit(6.3), "{}", control.share / mbit(1.0));
 }
 
-/// A burst of somebody else's makes a queue at any share.
+/// A burst of others makes a queue at any share.
 #[test]
-fn a_queue_far_below_a_collapse_does_not_lower_its_level() {
+fn a_queue_far_below_a_collapse_point_does_not_lower_it() {
     let mut control = limiting();
     collapse(&mut control, mbit(2.0));
     let level = control.collapse_share().expect("a collapse");
@@ -736,7 +737,7 @@ fn a_queue_far_below_a_collapse_does_not_lower_its_level() {
 }
 
 #[test]
-fn no_word_of_a_peer_raises_a_share_far_above_what_is_got() {
+fn no_report_raises_a_share_far_above_the_goodput() {
     let mut control = limiting();
     let lie = |now_s| Sample {
         theirs: Some(mbit(10_000.0)),
@@ -747,7 +748,7 @@ fn no_word_of_a_peer_raises_a_share_far_above_what_is_got() {
 }
 
 #[test]
-fn a_member_that_comes_and_goes_each_second_takes_nothing_for_good() {
+fn a_flapping_member_takes_no_share_for_good() {
     let mut control = limiting();
     let mut after = Vec::new();
     for cycle in 0..60 {
@@ -768,9 +769,9 @@ fn a_member_that_comes_and_goes_each_second_takes_nothing_for_good() {
 }
 
 #[test]
-fn a_member_that_comes_and_goes_each_second_hides_nothing() {
+fn a_flapping_member_does_not_hide_the_cost_of_limits() {
     let mut control = after_a_baseline();
-    // Of 10 that plain TCP had 9 are moved, and 6 from 20 s on.
+    // Of the 10 of plain TCP 9 are reached, and 6 from 20 s on.
     let beside = |now_s: f64| Sample {
         weights: if (now_s as u32).is_multiple_of(2) { 6.0 } else { 2.0 },
         ..together(now_s, if now_s < 20.0 { 9.0 } else { 6.0 }, 0.012)
@@ -782,7 +783,7 @@ fn a_member_that_comes_and_goes_each_second_hides_nothing() {
 }
 
 #[test]
-fn what_a_peer_says_that_it_gets_is_authenticated_up_to_what_most_get() {
+fn a_peers_reported_goodput_counts_up_to_the_median() {
     let policy = EstimatedCapacity::from_config(&Cap::default());
     let own = group::own(&[member(100, 50)], SEGMENT_BYTES);
     for wants_more in [true, false] {
@@ -801,7 +802,7 @@ fn what_a_peer_says_that_it_gets_is_authenticated_up_to_what_most_get() {
 }
 
 #[test]
-fn the_floor_holds_while_a_queue_is_emptied() {
+fn the_floor_holds_while_draining() {
     let mut policy = EstimatedCapacity::from_config(&Cap {
         floor_mbit: 2.0,
         ..Cap::default()
@@ -813,27 +814,27 @@ fn the_floor_holds_while_a_queue_is_emptied() {
 }
 
 #[test]
-fn what_is_said_of_a_time_without_limits_counts_down_where_it_is_of_now() {
+fn the_reason_counts_a_suspension_down_in_status_only() {
     let mut policy = EstimatedCapacity::from_config(&Cap::default());
     for (reason, has_others, left_s, expected) in [
         (
             Why::Strange,
             false,
             None,
-            "a queue stays though this device yields, as somebody else's would: nothing is limited for two minutes",
+            "a queue stays though this device yields, as that of a station without giveway: not limiting for two minutes",
         ),
         (
             Why::Strange,
             true,
             Some(96.2),
-            "a queue stays though this device and its peers yield, as somebody else's would: nothing is limited \
+            "a queue stays though this device and its peers yield, as that of a station without giveway: not limiting \
              for another 97 s",
         ),
         (
             Why::Unknown,
             false,
             Some(5.0),
-            "nothing is limited for another 5 s, to measure what unlimited TCP gets here",
+            "not limiting for another 5 s, to measure the rate of unlimited TCP",
         ),
     ] {
         policy.control.phase = Phase::Suspended { until_s: 0.0, reason };
@@ -872,7 +873,7 @@ fn member(rtt_ms: u64, cwnd: u32) -> Member {
 }
 
 #[test]
-fn connections_of_different_length_get_the_same_rate() {
+fn connections_of_different_rtt_get_the_same_rate() {
     let mut policy = EstimatedCapacity::from_config(&Cap::default());
     policy.control.share = mbit(2.0);
     let paced = |rtt_s: f64| policy.limits(mbit(2.0), 1.0, rtt_s).pacing_rate_bytes_per_s;
@@ -887,19 +888,19 @@ fn connections_of_different_length_get_the_same_rate() {
 }
 
 #[test]
-fn no_limit_leaves_so_little_in_flight_that_each_loss_costs_a_timeout() {
+fn no_limit_makes_each_loss_a_timeout() {
     let mut policy = EstimatedCapacity::from_config(&Cap::default());
     let cwnd = |policy: &EstimatedCapacity, weight: f64, rtt_s: f64| policy.limits(mbit(0.1), weight, rtt_s).cwnd;
     assert_eq!(cwnd(&policy, 1.0, 0.256), Some(INITIAL_CWND));
     policy.control.phase = EMPTYING;
     assert_eq!(cwnd(&policy, 1.0, 0.256), Some(INITIAL_CWND));
-    // Where that would be a rate of its own, or times many connections, the floor is what it was.
+    // Where that would be a rate of its own, or with many connections, the floor is unchanged.
     assert_eq!(cwnd(&policy, 1.0, 0.02), Some(FLOOR_SEGMENTS));
     assert_eq!(cwnd(&policy, 0.1, 0.256), Some(FLOOR_SEGMENTS));
 }
 
 #[test]
-fn a_queue_is_emptied_by_the_pacing_rate_however_small_the_share_is() {
+fn the_pacing_rate_drains_the_queue_at_any_share() {
     let mut policy = EstimatedCapacity::from_config(&Cap::default());
     let paced = |policy: &EstimatedCapacity| policy.limits(mbit(0.19), 1.0, 0.256).pacing_rate_bytes_per_s;
     policy.control.phase = EMPTYING;
@@ -907,7 +908,7 @@ fn a_queue_is_emptied_by_the_pacing_rate_however_small_the_share_is() {
 }
 
 #[test]
-fn among_more_connections_each_goes_back_to_less() {
+fn among_more_connections_each_regains_less() {
     let mut policy = suspended_again();
     let window = |policy: &EstimatedCapacity| policy.control.plain_window_bytes(RTT_S).expect("known");
     let before = window(&policy);
@@ -920,7 +921,7 @@ fn among_more_connections_each_goes_back_to_less() {
     assert!(window(&policy) < 0.3 * before, "{} of {before}", window(&policy));
 }
 
-/// Of a device that has tried what plain TCP moves, and then gave its limits up.
+/// A device after a baseline measurement that then suspended its limits.
 fn suspended_again() -> EstimatedCapacity {
     let mut policy = EstimatedCapacity::from_config(&Cap::default());
     policy.control = after_a_baseline();
@@ -933,7 +934,7 @@ fn suspended_again() -> EstimatedCapacity {
 }
 
 #[test]
-fn who_gives_its_limits_up_goes_back_to_what_it_had_without_and_no_further() {
+fn a_suspension_regains_the_unlimited_window_and_no_more() {
     let mut policy = suspended_again();
     let few = [member(100, 4)];
     let own = group::own(&few, SEGMENT_BYTES);
@@ -942,7 +943,7 @@ fn who_gives_its_limits_up_goes_back_to_what_it_had_without_and_no_further() {
     let cap = policy.regains(&own[0]).cwnd.expect("known");
     assert_eq!(cap, (mbit(5.0) * RTT_S / SEGMENT_BYTES).round() as u32);
     assert!(policy.regaining.contains_key(&few[0].cookie));
-    // It is back, or it takes too long: nothing is limited.
+    // It has regained its rate, or that takes too long: not limiting.
     let back = [member(100, cap)];
     policy.follow_regaining(&back, &group::own(&back, SEGMENT_BYTES));
     assert!(policy.regaining.is_empty());
@@ -964,7 +965,7 @@ fn who_gives_its_limits_up_goes_back_to_what_it_had_without_and_no_further() {
 }
 
 #[test]
-fn what_trickles_beside_a_download_leaves_it_the_rest_of_the_devices_share() {
+fn a_sparse_connection_leaves_the_rest_of_the_devices_share() {
     let minimum_rate = Member {
         cwnd: 6,
         delivery_rate_bytes_per_s: 80_000,
@@ -977,7 +978,7 @@ fn what_trickles_beside_a_download_leaves_it_the_rest_of_the_devices_share() {
     let weights = own.iter().map(|one| one.weight).sum::<f64>();
     assert!((weights - 3.0 * before).abs() < 1e-9, "{weights}");
     assert!(own[0].weight > 0.9 * weights, "{own:?}");
-    // Who has little may still have its part.
+    // A connection with little may still have its part.
     assert_eq!(own[1].may_have, before);
     // Nobody lends where nobody wants more.
     let mut own = group::own(&[minimum_rate, minimum_rate], SEGMENT_BYTES);
@@ -986,7 +987,7 @@ fn what_trickles_beside_a_download_leaves_it_the_rest_of_the_devices_share() {
 }
 
 #[test]
-fn what_wants_more_by_its_class_has_more() {
+fn a_higher_class_has_a_larger_share() {
     let own = group::own(
         &[
             member(100, 50),
@@ -1001,7 +1002,7 @@ fn what_wants_more_by_its_class_has_more() {
 }
 
 #[test]
-fn a_device_that_lists_many_senders_has_one_voice() {
+fn a_device_that_lists_many_senders_counts_once() {
     let values = |many: usize| {
         let honest = [(4.0, 1.0), (5.0, 1.0), (6.0, 1.0)];
         let lied = std::iter::repeat_n((0.1, 1.0 / many as f64), many);
@@ -1016,10 +1017,10 @@ fn a_device_that_lists_many_senders_has_one_voice() {
 }
 
 #[test]
-fn who_lists_senders_and_tells_nothing_of_them_keeps_nobody_from_judging() {
+fn senders_without_demands_do_not_keep_peers_from_judging() {
     let mut control = after_a_baseline();
     let beside = |now_s: f64| Sample {
-        // Seven that tell what they had, and one that does not.
+        // Seven report what they had, and one does not.
         senders: 8,
         moving: 8.0,
         demands: vec![
@@ -1037,8 +1038,8 @@ fn who_lists_senders_and_tells_nothing_of_them_keeps_nobody_from_judging() {
 }
 
 #[test]
-fn a_peer_that_would_have_nothing_ends_no_baseline() {
-    // And one alone of seven ends none, whatever it says.
+fn a_demand_of_nothing_ends_no_baseline() {
+    // And one alone of seven ends none, whatever it reports.
     for (told_mbit, senders, has_baseline) in [(0.0, 2, true), (5.0, 2, false), (5.0, 8, true)] {
         let mut control = Control::new(Prefer::Balanced, FLOOR);
         let beside = |now_s: f64| Sample {
@@ -1056,10 +1057,10 @@ fn a_peer_that_would_have_nothing_ends_no_baseline() {
 }
 
 #[test]
-fn who_is_robbed_gives_its_limits_up_though_the_group_moves_enough() {
+fn a_starved_device_suspends_limits_though_the_group_has_enough_goodput() {
     for (own_mbit, is_robbed) in [(2.5, true), (4.0, false)] {
         let mut control = after_a_baseline();
-        // Of 10 that plain TCP had all but one is moved, and the peer has the rest.
+        // Of the 10 of plain TCP all but one are reached, and the peer has the rest.
         let beside = |now_s: f64| Sample {
             rate: mbit(own_mbit),
             moved_bytes: mbit(own_mbit) * POLL_S,
@@ -1071,9 +1072,9 @@ fn who_is_robbed_gives_its_limits_up_though_the_group_moves_enough() {
 }
 
 #[test]
-fn what_settled_late_or_was_a_strangers_is_no_faster_air() {
+fn late_settling_or_a_leaving_station_is_not_taken_for_a_faster_medium() {
     let mut control = after_a_baseline();
-    // Plain TCP had 10 of both; with limits they have 6, and then 9.
+    // Plain TCP had 10 in total; with limits they have 6, and then 9.
     let both = |now_s: f64| {
         let total_mbit = if now_s < 20.0 { 6.0 } else { 9.0 };
         together(now_s, total_mbit, 0.0)
@@ -1089,7 +1090,7 @@ fn what_settled_late_or_was_a_strangers_is_no_faster_air() {
     assert!((0.85..0.95).contains(&part), "{part}");
 }
 
-/// A baseline in which this device got 5 Mbit/s, and its return to limits at 8 s.
+/// A baseline measurement in which this device got 5 Mbit/s, followed by limits from 8 s on.
 fn after_a_baseline() -> Control {
     let mut control = Control::new(Prefer::Balanced, FLOOR);
     pass(&mut control, 0.0, 8.0, |now_s| seen(now_s, 0.0, 0.0));
@@ -1097,7 +1098,7 @@ fn after_a_baseline() -> Control {
     control
 }
 
-/// One peer says that it had 5 Mbit/s; both together get so much.
+/// One peer reports that it had 5 Mbit/s; both together get this.
 fn together(now_s: f64, total_mbit: f64, queue_s: f64) -> Sample {
     Sample {
         demands: vec![DeviceDemand {
@@ -1111,7 +1112,7 @@ fn together(now_s: f64, total_mbit: f64, queue_s: f64) -> Sample {
     }
 }
 
-/// Alone, or as far as is heard.
+/// Alone, as far as is known.
 fn alone(now_s: f64, moved_mbit: f64) -> Sample {
     Sample {
         senders: 1,
@@ -1124,8 +1125,8 @@ fn alone(now_s: f64, moved_mbit: f64) -> Sample {
     }
 }
 
-/// What a connection of a device that got 5 Mbit/s in its baseline would get in the group that there is then, by what it saw in the
-/// baseline and from its end, 8 s, on.
+/// The share of a connection of a device with a baseline of 5 Mbit/s in the later group, by what it saw during the
+/// baseline and after its end at 8 s.
 fn each_mbit(in_baseline: impl Fn(f64) -> Sample, after: impl Fn(f64) -> Sample) -> f64 {
     let mut control = Control::new(Prefer::Balanced, FLOOR);
     pass(&mut control, 0.0, 8.0, in_baseline);
@@ -1134,7 +1135,7 @@ fn each_mbit(in_baseline: impl Fn(f64) -> Sample, after: impl Fn(f64) -> Sample)
 }
 
 #[test]
-fn whose_reports_were_lost_in_the_baseline_and_who_ends_its_own_later_shared_it() {
+fn peers_with_lost_reports_or_a_later_end_shared_the_baseline() {
     let later = |now_s: f64| match now_s {
         ..10.5 => seen(now_s, 0.002, 0.002),
         _ => together(now_s, 9.0, 0.01),
@@ -1144,7 +1145,7 @@ fn whose_reports_were_lost_in_the_baseline_and_who_ends_its_own_later_shared_it(
 }
 
 #[test]
-fn who_is_heard_of_only_at_the_end_of_a_baseline_did_not_share_it() {
+fn a_peer_heard_only_at_the_end_did_not_share_the_baseline() {
     let at_its_end = |now_s: f64| {
         if now_s < 7.3 {
             alone(now_s, 5.0)
@@ -1158,7 +1159,7 @@ fn who_is_heard_of_only_at_the_end_of_a_baseline_did_not_share_it() {
 
 /// A connection may be announced many seconds before the access point's full queue lets it through.
 #[test]
-fn who_got_nothing_through_in_a_baseline_did_not_share_it() {
+fn a_peer_without_goodput_did_not_share_the_baseline() {
     let each_of = |moving: f64| {
         let four = move |now_s: f64| Sample {
             senders: 4,
@@ -1172,7 +1173,7 @@ fn who_got_nothing_through_in_a_baseline_did_not_share_it() {
 }
 
 #[test]
-fn connections_of_ours_that_come_after_a_baseline_did_not_share_it() {
+fn own_connections_after_a_baseline_did_not_share_it() {
     let six = |now_s: f64| Sample {
         own: 6,
         senders: 6,
@@ -1184,13 +1185,13 @@ fn connections_of_ours_that_come_after_a_baseline_did_not_share_it() {
 }
 
 #[test]
-fn a_baseline_in_which_nothing_came_through_tells_nothing() {
+fn a_baseline_without_goodput_counts_for_nothing() {
     let mut control = Control::new(Prefer::Balanced, FLOOR);
     pass(&mut control, 0.0, 8.0, |now_s| alone(now_s, 0.0));
     assert!(!control.knows_plain());
 }
 
-/// What this device reckons the group of three to move without limits, of which the third was or was not there in the baseline.
+/// The unlimited rate of a group of three as computed by this device; the third was or was not present in the baseline.
 fn plain_of_three(third_was_there: bool) -> f64 {
     let demand = DeviceDemand {
         rate: mbit(5.0),
@@ -1216,9 +1217,9 @@ fn plain_of_three(third_was_there: bool) -> f64 {
         / mbit(1.0)
 }
 
-/// Whose connection came up after the baseline had no part of what the others got in it.
+/// A connection that came up after the baseline had no part of what the others got in it.
 #[test]
-fn who_comes_after_a_baseline_does_not_raise_what_all_had_in_it() {
+fn a_later_peer_does_not_raise_the_groups_baseline() {
     assert!((plain_of_three(true) - 15.0).abs() < 0.1, "{}", plain_of_three(true));
     assert!(plain_of_three(false) < 13.0, "{}", plain_of_three(false));
 }
@@ -1235,9 +1236,9 @@ fn the_last_second_of_a_baseline_does_not_count() {
     assert!((each - 5.0).abs() < 0.1, "{each}");
 }
 
-/// It has enough with what all had in it.
+/// An equal part of the group's baseline is enough.
 #[test]
-fn after_a_baseline_the_search_ends_at_an_equal_part_of_it() {
+fn after_a_baseline_probing_ends_at_an_equal_part_of_it() {
     let mut control = after_a_baseline();
     control.enter_empty(&seen(8.0, 0.05, 0.05), 0.05, f64::INFINITY);
     control.share = mbit(3.0);
@@ -1250,11 +1251,11 @@ fn after_a_baseline_the_search_ends_at_an_equal_part_of_it() {
 }
 
 #[test]
-fn soon_after_a_baseline_too_little_is_seen_at_once() {
+fn soon_after_a_baseline_too_low_a_goodput_suspends_at_once() {
     for (total_mbit, queue_s, prefer_limits) in [
         (7.5, 0.012, false),
         (8.5, 0.012, true),
-        // Nothing waits: it is for the share.
+        // No queue: the share is the cause.
         (7.5, 0.002, true),
     ] {
         let mut control = after_a_baseline();
@@ -1267,9 +1268,9 @@ fn soon_after_a_baseline_too_little_is_seen_at_once() {
     }
 }
 
-/// Sooner than all else is judged: only stations without giveway take so much.
+/// Before everything else is judged: only stations without giveway take so much.
 #[test]
-fn less_than_half_of_a_baseline_is_too_little_three_seconds_after_it() {
+fn less_than_half_of_a_baseline_suspends_after_three_seconds() {
     for (total_mbit, is_given_up) in [(3.0, true), (6.0, false)] {
         let mut control = after_a_baseline();
         pass(&mut control, 8.0, 3.0, |now_s| together(now_s, total_mbit, 0.012));
@@ -1278,14 +1279,14 @@ fn less_than_half_of_a_baseline_is_too_little_three_seconds_after_it() {
 }
 
 #[test]
-fn a_group_whose_reports_come_late_does_not_give_its_limits_up() {
+fn late_reports_do_not_suspend_limits() {
     let mut control = after_a_baseline();
     pass(&mut control, 8.0, 8.0, |now_s| together(now_s, 1.0, 0.001));
     assert!(!is_suspended(&control), "{:?}", control.phase);
 }
 
 #[test]
-fn a_queue_that_went_and_came_again_is_no_strangers_queue() {
+fn a_queue_that_drained_and_returned_does_not_suspend_limits() {
     let mut control = limiting();
     pass(&mut control, 0.0, 0.5, |now_s| seen(now_s, 0.05, 0.05));
     control.phase = Phase::Drain {
@@ -1300,7 +1301,7 @@ fn a_queue_that_went_and_came_again_is_no_strangers_queue() {
 }
 
 #[test]
-fn a_short_path_waits_until_long_ones_have_given_way() {
+fn a_short_path_waits_until_long_paths_have_yielded() {
     let mut control = limiting();
     let short = |now_s| Sample {
         min_rtt_s: 0.01,
@@ -1313,7 +1314,7 @@ fn a_short_path_waits_until_long_ones_have_given_way() {
 }
 
 #[test]
-fn a_baseline_that_a_word_ends_leaves_what_was_got_in_it() {
+fn a_baseline_ended_by_a_report_keeps_its_goodput() {
     let mut control = Control::new(Prefer::Balanced, FLOOR);
     let slow = |now_s| Sample {
         rate: mbit(0.1),
@@ -1322,7 +1323,7 @@ fn a_baseline_that_a_word_ends_leaves_what_was_got_in_it() {
     };
     pass(&mut control, 0.0, 1.0, slow);
     pass(&mut control, 1.0, 5.8, |now_s| seen(now_s, 0.0, 0.0));
-    // It just recovers from losses.
+    // It is just recovering from losses.
     control.step(&Sample {
         rate: mbit(0.5),
         ..together(6.8, 10.0, 0.0)
@@ -1333,7 +1334,7 @@ fn a_baseline_that_a_word_ends_leaves_what_was_got_in_it() {
 
 proptest! {
     #[test]
-    fn no_word_of_a_peer_pushes_a_device_below_its_floor(
+    fn no_report_pushes_a_device_below_its_floor(
         words in prop::collection::vec((0.0..1e12f64, 0.0..1e4f64, 0usize..2_000, 0.0..10.0f64, 0.0..10.0f64), 1..60),
     ) {
         let mut control = Control::new(Prefer::Balanced, FLOOR);
@@ -1368,8 +1369,8 @@ proptest! {
     }
 }
 
-/// A settled group of seven whose windows stand for half of what this device has, and what this device has of that after 40 s
-/// beside a member that claims 4 of the weights (realtime) and says of itself, each 0.4 s, what changes all by `step`.
+/// A settled group of seven whose windows represent half of this device's share; returns the ratio after 40 s beside a
+/// member that claims weight 4 (realtime) and changes the total demand by `step` each 0.4 s.
 fn ratio_beside_a_saw(step: f64) -> f64 {
     let mut control = limiting();
     let (least, most) = (7.0, 11.0);
@@ -1403,17 +1404,17 @@ fn ratio_beside_a_saw(step: f64) -> f64 {
 }
 
 #[test]
-fn a_member_that_changes_its_demand_bit_by_bit_does_not_keep_shares_apart() {
+fn gradual_demand_changes_do_not_keep_shares_apart() {
     let honest = ratio_beside_a_saw(1.0);
     assert!(honest < 1.15, "without it: {honest} times the others' share");
     let ratio = ratio_beside_a_saw(1.045);
     assert!(ratio < 1.3, "beside it: {ratio} times the others' share after 40 s");
 }
 
-/// A member of two that reports one segment in flight while it takes its half of the baseline, and afterwards no demand (or none at
-/// all): what the other's own measurement says that both would have.
+/// One of two members reports one segment in flight while it takes its half of the baseline, and later no demand (or
+/// none at all): the unlimited rate of both by the other's own measurement.
 #[test]
-fn a_peers_word_does_not_halve_what_a_device_has_measured_itself() {
+fn a_report_does_not_halve_an_own_measurement() {
     let each = |moving: f64| {
         each_mbit(
             |now_s| Sample {
@@ -1431,9 +1432,9 @@ fn a_peers_word_does_not_halve_what_a_device_has_measured_itself() {
     );
 }
 
-/// And what that costs: plain TCP gave it 5 of 10; with limits it has 1.5 beside one that says that it would have nothing.
+/// The cost of it: plain TCP gave 5 of 10; with limits it has 1.5 beside a peer that reports a demand of nothing.
 #[test]
-fn who_is_robbed_by_one_that_said_it_moved_nothing_gives_its_limits_up() {
+fn a_device_starved_by_a_lying_peer_suspends_limits() {
     for moving in [2.0, 1.0] {
         let mut control = Control::new(Prefer::Balanced, FLOOR);
         pass(&mut control, 0.0, 8.0, |now_s| Sample {
@@ -1457,9 +1458,9 @@ fn who_is_robbed_by_one_that_said_it_moved_nothing_gives_its_limits_up() {
     }
 }
 
-/// The same from the report itself: what is said with one segment in flight.
+/// The same from the report itself, with one segment in flight.
 #[test]
-fn who_gets_something_through_is_counted_without_weights() {
+fn goodput_is_counted_without_weights() {
     let policy = EstimatedCapacity::from_config(&Cap::default());
     let fast = |count: usize| {
         let one = Member {
@@ -1496,7 +1497,7 @@ fn who_gets_something_through_is_counted_without_weights() {
         of(1, &[&[sender(50, Class::Standard)], &[sender(22, Class::Stream)]]),
         3.0,
     ));
-    // Beside two devices with nine each, all with the same rate.
+    // Beside two devices with nine each, all at the same rate.
     let nine = [sender(50, Class::Standard); 9];
     wrong.push((
         "one beside nines",
@@ -1509,7 +1510,7 @@ fn who_gets_something_through_is_counted_without_weights() {
 
 /// Where plain TCP's window is a few segments, its cap is rounded below 0.95 of it.
 #[test]
-fn who_has_its_whole_cap_again_has_regained_what_it_had() {
+fn a_connection_at_its_full_cap_has_regained_its_rate() {
     let mut stuck = Vec::new();
     for rtt_ms in 8..40 {
         let mut policy = suspended_again();
@@ -1528,9 +1529,9 @@ fn who_has_its_whole_cap_again_has_regained_what_it_had() {
     );
 }
 
-/// A queue stands that is longer than it should be, and others start.
+/// The queue is too long, and others start.
 #[test]
-fn a_queue_lowers_a_share_that_others_have_just_made_small() {
+fn a_queue_lowers_a_share_that_joining_peers_just_reduced() {
     let mut control = limiting();
     pass(&mut control, 0.0, 2.0, |now_s| seen(now_s, 0.011, 0.011));
     let with_others = |now_s: f64| Sample {
@@ -1547,10 +1548,10 @@ fn a_queue_lowers_a_share_that_others_have_just_made_small() {
     assert!(control.share < 0.95 * before, "{} of {}", control.share, before);
 }
 
-/// It says that it has nothing, and sends so that packets wait for a part of what is aimed at: too long to be room, too short to be
-/// yielded to.
+/// It reports a demand of nothing, and sends so that the queueing delay is a part of the target: too long to leave
+/// room, too short to yield to.
 #[test]
-fn a_peer_that_says_it_has_nothing_and_keeps_a_short_queue_starves_nobody() {
+fn a_lying_peer_with_a_short_queue_starves_nobody() {
     for part in [0.65, 1.2] {
         let mut link = Link::new(20.0, 1);
         // Until 12 s it shares as plain TCP does.
@@ -1575,10 +1576,10 @@ fn a_peer_that_says_it_has_nothing_and_keeps_a_short_queue_starves_nobody() {
     }
 }
 
-/// One of three that began while the others sent, of whom one says that it had 5 Mbit/s. By what the other one says, it has no baseline of
-/// its own; and then it has 1.5 Mbit/s beside a queue.
+/// One of three that began while the others sent; one of these reports 5 Mbit/s. By the other's report it has no
+/// baseline of its own, and then 1.5 Mbit/s beside a queue.
 #[test]
-fn one_members_word_does_not_decide_for_who_has_measured_nothing() {
+fn one_members_report_does_not_decide_for_an_unmeasured_device() {
     for told_mbit in [5.0, 0.0, 0.001] {
         let mut control = Control::new(Prefer::Balanced, FLOOR);
         let told = |of: Sample| Sample {
@@ -1611,7 +1612,8 @@ fn one_members_word_does_not_decide_for_who_has_measured_nothing() {
     }
 }
 
-/// Whether one of eight gives its limits up, where a member says of so many senders that each had twice what the others had.
+/// Whether one of eight suspends its limits when a member reports for so many senders twice what each of the others
+/// had.
 fn ends_limits(senders: u32) -> bool {
     let mut control = after_a_baseline();
     let honest = DeviceDemand {
@@ -1636,16 +1638,16 @@ fn ends_limits(senders: u32) -> bool {
     is_suspended(&control)
 }
 
-/// Of twice the median, as `docs/shares.md` says. Open (there, What is missing): demands count by connection, as plain TCP divides,
-/// so two senders are enough.
+/// Twice the median, as `docs/explanation/limitations.md` has it. Open (there, What is missing): demands count by connection, as plain
+/// TCP divides, so two senders suffice.
 #[test]
-fn what_a_member_claims_for_one_sender_ends_no_limits_of_a_group_of_eight_and_for_two_it_does() {
+fn a_claim_for_one_sender_suspends_nothing_in_a_group_of_eight_but_for_two_it_does() {
     let fewest = (1..=16).find(|senders| ends_limits(*senders));
     assert_eq!(fewest, Some(2));
 }
 
-/// What an upload of a lone device gets on 20 Mbit/s two minutes after so many of its other connections, with data to send, have far
-/// ends that take next to nothing: closed windows, slow readers.
+/// The goodput of a lone device's upload on 20 Mbit/s after two minutes beside so many of its connections that have
+/// data to send to remote hosts that hardly take any: closed windows, slow readers.
 fn upload_beside_slow_readers_mbit(readers: u64) -> f64 {
     let mut policy = EstimatedCapacity::from_config(&Cap::default());
     let config = crate::config::Config::parse("").expect("a configuration");
@@ -1687,7 +1689,7 @@ fn upload_beside_slow_readers_mbit(readers: u64) -> f64 {
         };
         let limits = policy.allot(Duration::from_secs_f64(now_s), &link, &members)[0].clone();
         pacing = limits.pacing_rate_bytes_per_s.map_or(f64::INFINITY, |rate| rate as f64);
-        // Plain TCP keeps a queue of half a round trip.
+        // Plain TCP keeps a queue of half an RTT.
         let most = carries * 1.5 * RTT_S;
         window = match limits.cwnd {
             Some(cwnd) => (f64::from(cwnd) * SEGMENT_BYTES).min(most),
@@ -1698,7 +1700,7 @@ fn upload_beside_slow_readers_mbit(readers: u64) -> f64 {
 }
 
 #[test]
-fn connections_whose_remote_hosts_take_nothing_leave_an_upload_what_they_do_not_use() {
+fn connections_to_slow_readers_leave_their_share_to_an_upload() {
     for readers in [0, 1, 20] {
         let mbit = upload_beside_slow_readers_mbit(readers);
         assert!(mbit > 14.0, "beside {readers}: {mbit:.1} of 20 Mbit/s");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The formula beside its paper, and its bounds.
+//! The formula as in its paper, and its bounds.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// The settings of Hirai et al.: 802.11g, 256 ms.
+/// The setting of Hirai et al.: 802.11g, 256 ms.
 fn paper() -> EqualShare {
     EqualShare {
         capacity_mbit: 20.0,
@@ -23,7 +23,7 @@ fn devices(devices: u32) -> Sharing {
 }
 
 #[test]
-fn table_2_of_the_paper_to_the_number() {
+fn table_2_of_the_paper_is_reproduced() {
     let caps = [5, 6, 7, 8].map(|n| paper().cap(devices(n), Duration::ZERO));
     assert_eq!(caps, [69, 57, 49, 43]);
 }
@@ -41,7 +41,7 @@ fn connections_of_one_device_divide_its_share() {
 }
 
 #[test]
-fn without_a_fixed_rtt_a_connection_is_given_its_own() {
+fn without_a_fixed_rtt_each_connection_uses_its_own() {
     let own = EqualShare {
         fixed_rtt: None,
         margin_bytes: 0,
@@ -61,7 +61,7 @@ fn the_margin_takes_at_most_a_fifth() {
 }
 
 #[test]
-fn nothing_is_capped_unless_a_capacity_is_configured() {
+fn without_a_capacity_nothing_is_capped() {
     let policy = Fixed::from_config(&Cap::default());
     assert_eq!(policy.limits(devices(8), Duration::from_millis(256)), Limits::default());
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is asked for, once, and what is forgotten.
+//! What is read, and what is forgotten.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn roots(keys: std::ops::Range<u64>) -> impl Iterator<Item = (u32, u64)> {
 }
 
 #[test]
-fn what_is_asked_about_again_stays_what_it_was_when_it_ends() {
+fn an_ended_process_keeps_its_last_properties() {
     let at = Duration::from_secs;
     let mut known = OwnerTable::<u64, Arc<str>>::default();
     assert_eq!(known.ask(at(5), roots(0..1), 64), [0]);
@@ -25,7 +25,7 @@ fn what_is_asked_about_again_stays_what_it_was_when_it_ends() {
 }
 
 #[test]
-fn what_was_asked_longest_ago_is_asked_again_first() {
+fn the_oldest_entry_is_read_again_first() {
     let at = Duration::from_secs;
     let mut known = OwnerTable::<u64, Arc<str>>::default();
     known.ask(at(1), roots(5..10), 64);
@@ -35,7 +35,7 @@ fn what_was_asked_longest_ago_is_asked_again_first() {
 }
 
 #[test]
-fn each_is_asked_for_once_and_only_so_many_at_a_time() {
+fn each_owner_is_requested_once_and_requests_are_bounded() {
     let mut known = OwnerTable::default();
     assert_eq!(asked(&mut known, 0..100), (0..64).collect::<Vec<_>>());
     assert_eq!(asked(&mut known, 0..100), (64..100).collect::<Vec<_>>());
@@ -49,7 +49,7 @@ fn each_is_asked_for_once_and_only_so_many_at_a_time() {
 }
 
 #[test]
-fn what_no_flow_names_is_forgotten_and_asked_for_anew() {
+fn an_owner_without_flows_is_forgotten() {
     let mut known = OwnerTable::default();
     asked(&mut known, 0..3);
     known.answer(vec![(1, Some("/a".into()))]);
@@ -59,7 +59,7 @@ fn what_no_flow_names_is_forgotten_and_asked_for_anew() {
 }
 
 #[test]
-fn the_oldest_goes_when_there_are_too_many() {
+fn the_oldest_entry_is_evicted() {
     let mut known = OwnerTable::<u64, Arc<str>>::default();
     for first in (0..KEPT as u64 + 64).step_by(64) {
         asked(&mut known, first..first + 64);

@@ -15,7 +15,7 @@ fn seen(receiving: &mut Receiving, ms: u64, bytes: u64, rtt_ms: u32) {
     receiving.observe(Duration::from_millis(ms), &flow);
 }
 
-/// So many bytes a second for so long.
+/// This many bytes a second for this long.
 fn download(receiving: &mut Receiving, from_ms: u64, seconds: u64, rate: u64) {
     for pass in 0..=seconds * 1_000 / POLL_MS {
         let passed_ms = pass * POLL_MS;
@@ -24,7 +24,7 @@ fn download(receiving: &mut Receiving, from_ms: u64, seconds: u64, rate: u64) {
 }
 
 #[test]
-fn a_download_counts_once_64_kb_have_come_in_a_second() {
+fn a_download_counts_after_64_kb_in_a_second() {
     let mut receiving = Receiving::default();
     download(&mut receiving, 0, 10, 60_000);
     assert!(!receiving.is_bulk());
@@ -34,7 +34,7 @@ fn a_download_counts_once_64_kb_have_come_in_a_second() {
 }
 
 #[test]
-fn what_a_connection_had_before_it_was_seen_is_no_download() {
+fn bytes_from_before_the_first_poll_do_not_count() {
     let mut receiving = Receiving::default();
     seen(&mut receiving, 0, 1 << 40, 100);
     seen(&mut receiving, 100, (1 << 40) + 10_000, 100);
@@ -42,7 +42,7 @@ fn what_a_connection_had_before_it_was_seen_is_no_download() {
 }
 
 #[test]
-fn a_download_that_pauses_for_two_seconds_is_over() {
+fn a_download_ends_after_two_seconds_of_silence() {
     let mut receiving = Receiving::default();
     download(&mut receiving, 0, 1, 1_000_000);
     receiving.expire(Duration::from_millis(2_900));
@@ -52,7 +52,7 @@ fn a_download_that_pauses_for_two_seconds_is_over() {
 }
 
 #[test]
-fn four_segments_in_a_round_trip_of_a_second_are_a_download_that_goes_on() {
+fn four_segments_an_rtt_of_a_second_continue_a_download() {
     let mut receiving = Receiving::default();
     download(&mut receiving, 0, 1, 1_000_000);
     for second in 2..20 {
@@ -62,11 +62,11 @@ fn four_segments_in_a_round_trip_of_a_second_are_a_download_that_goes_on() {
 }
 
 #[test]
-fn the_least_round_trip_is_that_of_the_handshake_too() {
+fn the_minimum_rtt_includes_the_handshake() {
     let mut receiving = Receiving::default();
     seen(&mut receiving, 0, 0, 0);
     assert_eq!(receiving.rtts(), None);
-    // Less than half of that is the remote host's word alone.
+    // Below half of that the remote host's timestamps alone count.
     for (rtt_ms, least_ms) in [(120, 90), (85, 85), (400, 85), (1, 45)] {
         seen(&mut receiving, 100, 0, rtt_ms);
         let rtts = [rtt_ms.into(), least_ms].map(Duration::from_millis);
@@ -75,7 +75,7 @@ fn the_least_round_trip_is_that_of_the_handshake_too() {
 }
 
 #[test]
-fn a_round_trip_of_minutes_is_not_believed() {
+fn an_rtt_of_minutes_is_ignored() {
     let mut receiving = Receiving::default();
     seen(&mut receiving, 0, 0, 100);
     seen(&mut receiving, 100, 0, 500_000);
@@ -83,10 +83,10 @@ fn a_round_trip_of_minutes_is_not_believed() {
 }
 
 #[test]
-fn the_pause_of_a_server_is_no_round_trip() {
+fn a_servers_pause_is_not_taken_for_an_rtt() {
     let mut receiving = Receiving::default();
     download(&mut receiving, 0, 2, 1_000_000);
-    // 60 kB each half second; the kernel's mean has the pauses in it.
+    // 60 kB each half second; the kernel's mean includes the pauses.
     for pass in 1..50 {
         let ms = 2_000 + pass * POLL_MS;
         seen(
@@ -98,7 +98,7 @@ fn the_pause_of_a_server_is_no_round_trip() {
         let (rtt, _) = receiving.rtts().expect("a round trip");
         assert_eq!(rtt, Duration::from_millis(100), "{ms}");
     }
-    // What grows while data comes is a queue.
+    // Growth while data arrives is a queue.
     for pass in 0..30 {
         seen(&mut receiving, 7_000 + pass * POLL_MS, 4_000_000 + pass * 50_000, 400);
     }
@@ -106,7 +106,7 @@ fn the_pause_of_a_server_is_no_round_trip() {
 }
 
 #[test]
-fn before_a_round_trip_is_known_nothing_is_a_pause() {
+fn without_an_rtt_no_silence_is_a_pause() {
     let mut receiving = Receiving::default();
     for pass in 0..20 {
         seen(
@@ -120,7 +120,7 @@ fn before_a_round_trip_is_known_nothing_is_a_pause() {
 }
 
 #[test]
-fn what_comes_in_one_piece_each_round_trip_is_no_pause() {
+fn one_burst_an_rtt_is_no_pause() {
     let mut receiving = Receiving::default();
     for pass in 0..60 {
         seen(
@@ -134,7 +134,7 @@ fn what_comes_in_one_piece_each_round_trip_is_no_pause() {
 }
 
 #[test]
-fn a_socket_that_connects_anew_begins_anew() {
+fn a_reconnected_socket_starts_over() {
     let mut receiving = Receiving::default();
     download(&mut receiving, 0, 1, 1_000_000);
     seen(&mut receiving, 1_100, 90_000, 100);

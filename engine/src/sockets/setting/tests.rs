@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When a cap is written, raised, lowered and cleared.
+//! When a cap is set, raised, lowered and cleared.
 
 use super::*;
 
@@ -23,13 +23,13 @@ fn lowering_is_immediate() {
 }
 
 #[test]
-fn nothing_is_written_without_need() {
+fn unchanged_caps_are_not_written() {
     assert_eq!(next_cap(Some(43), Some(43), ONCE_A_POLL, 43), None);
     assert_eq!(next_cap(None, None, ONCE_A_POLL, 43), None);
 }
 
 #[test]
-fn raising_takes_steps_and_arrives() {
+fn raising_goes_in_steps_to_the_target() {
     let mut cap = 43;
     let mut steps = 0;
     while let Some(Some(higher)) = next_cap(Some(cap), Some(346), ONCE_A_POLL, cap) {
@@ -42,13 +42,13 @@ fn raising_takes_steps_and_arrives() {
 }
 
 #[test]
-fn lifting_goes_on_until_the_cap_no_longer_holds() {
+fn clearing_raises_the_cap_until_it_no_longer_limits() {
     assert_eq!(next_cap(Some(43), None, ONCE_A_POLL, 43), Some(Some(53)));
     assert_eq!(next_cap(Some(86), None, ONCE_A_POLL, 43), Some(None));
 }
 
 #[test]
-fn a_cap_of_who_is_back_is_cleared_at_once() {
+fn a_regained_connections_cap_is_cleared_at_once() {
     let at_once = Terms {
         clears_at_once: true,
         ..ONCE_A_POLL
@@ -57,7 +57,7 @@ fn a_cap_of_who_is_back_is_cleared_at_once() {
 }
 
 #[test]
-fn a_wish_that_trembles_is_settled() {
+fn small_changes_of_a_target_are_ignored() {
     let sharing = Sharing {
         devices: 2,
         connections: 1,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Somebody who does the worst that their position allows, until standard input ends: the role `abuser`.
-//! Input: who it is. Output: how often it did something, in JSON. It never has root's rights on the machine.
+//! The role `abuser`: does the worst that its position allows, until standard input ends. Input: its position. Output:
+//! how often it did something, in JSON. It never has root's rights on the machine.
 
 use std::fs;
 use std::io::{Read, Write, stdin};
@@ -32,11 +32,11 @@ pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 9);
 const GROUP_PORT: u16 = 339;
 const SOCKETS: usize = 64;
 const NOBODY_PORT: u16 = 5_009;
-/// What no clock will ever reach.
+/// Beyond any clock.
 const NEVER_NS: u64 = 1 << 62;
 const IDLE_CONNECTIONS: usize = 64;
 const RULES: usize = 32;
-/// Of one second, for each of junk and forged datagrams.
+/// Per second, for each of junk and forged datagrams.
 const DATAGRAMS_PER_S: u64 = 2_000;
 const STARTS_EVERY: Duration = Duration::from_micros(12_500);
 
@@ -44,10 +44,10 @@ const STARTS_EVERY: Duration = Duration::from_micros(12_500);
 pub enum Abuser {
     /// Without any grant.
     User,
-    /// Who may ask for real time.
+    /// Granted real-time priority.
     Granted,
     /// A host on the link, without the group's key.
-    Stranger,
+    Outsider,
     /// With the key.
     Member,
 }
@@ -61,12 +61,12 @@ impl Abuser {
 #[derive(Deserialize, Serialize)]
 pub struct AbuserOptions {
     pub abuser: Abuser,
-    /// Without it only the same number of ordinary flows.
+    /// Without it, only the same number of ordinary flows.
     pub has_giveway: bool,
     pub control: String,
     pub giveway: PathBuf,
     pub key: String,
-    /// Who is on the link.
+    /// The victim on the link.
     pub victim: String,
 }
 
@@ -78,14 +78,14 @@ fn goes_on() -> bool {
     !ENDS.load(Ordering::Relaxed)
 }
 
-/// The role `abuser`; it abuses from its first line on.
+/// The role `abuser`; it begins with its first line.
 pub fn run(about: AbuserOptions) -> Result<u64> {
     let text = fs::read_to_string(&about.key).context("no key")?;
     let keyring = Keyring::parse(&text)?;
     match about.abuser {
         Abuser::User => become_user(UNTRUSTED_UID)?,
         Abuser::Granted => become_user(GRANTED_UID)?,
-        Abuser::Stranger | Abuser::Member => {}
+        Abuser::Outsider | Abuser::Member => {}
     }
     println!();
     std::thread::scope(|scope| {
@@ -104,7 +104,7 @@ pub fn run(about: AbuserOptions) -> Result<u64> {
                     scope.spawn(|| spin_with_priority(about));
                 }
             }
-            Abuser::Stranger => drop(scope.spawn(|| forge(None))),
+            Abuser::Outsider => drop(scope.spawn(|| forge(None))),
             Abuser::Member => drop(scope.spawn(|| forge(Some(&keyring)))),
         }
         let _ = stdin().read_to_end(&mut Vec::new());
@@ -146,7 +146,7 @@ fn send_without_end(has_deadlines: bool) -> Result<()> {
     Ok(())
 }
 
-/// Connections that ask nothing, opened anew when the daemon closes them.
+/// Connections without requests, opened anew when the daemon closes them.
 fn hold_connections(control: &str) {
     let mut held: Vec<UnixStream> = Vec::new();
     while goes_on() {
@@ -161,7 +161,7 @@ fn hold_connections(control: &str) {
     }
 }
 
-/// Whatever a user may ask for, and what it may not.
+/// Requests that a user may make, and ones that it may not.
 fn ask_without_end(control: &str) {
     let requests = [
         r#"{"request":"status"}"#,
@@ -179,8 +179,8 @@ fn ask_without_end(control: &str) {
     }
 }
 
-/// Of its own flows, as fast as it is answered. Where there is no other limit, the first one puts the detour up and its end
-/// takes it down.
+/// Limits its own flows, as fast as it is answered. Without other limits, the first one installs the ifb and its end
+/// removes it.
 fn limit_without_end(control: &str) {
     let target =
         format!(r#""target":{{"flow":{{"address":"{NOBODY_ADDRESS}","port":{NOBODY_PORT},"local_port":null}}}}"#);
@@ -203,7 +203,7 @@ fn ask(control: &str, request: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Each with a command line that patterns take long to look through.
+/// Each with a command line that patterns take long to match.
 fn start_without_end(about: &AbuserOptions) {
     let long = "a".repeat(4_000);
     while goes_on() {
@@ -214,7 +214,7 @@ fn start_without_end(about: &AbuserOptions) {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let _ = command.status();
-        // What may be looked at of the daemon's files, it looks at.
+        // It also reads the daemon's files where it may.
         let _ = fs::read_dir(PathBuf::from(&about.control).parent().unwrap_or(&about.giveway));
         std::thread::sleep(STARTS_EVERY);
     }
@@ -241,7 +241,7 @@ fn spin_with_priority(about: &AbuserOptions) {
     }
 }
 
-/// Datagrams for the group: junk, and reports under a key of one's own or the group's.
+/// Datagrams for the group: junk, and reports under a key of its own or the group's.
 fn forge(keyring: Option<&Keyring>) -> Result<()> {
     let socket = UdpSocket::bind((ADDRESS, 0))?;
     socket.set_broadcast(true)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Honest traffic and a service beside somebody who abuses all that can be reached, with giveway or without.
-//! Input: who abuses, for how long. Output: what became of the honest, and what the daemon spent.
+//! Honest traffic and a service beside an abuser of everything within its reach, with giveway or without. Input: the
+//! abuser, for how long. Output: the outcome for the honest ones, and the daemon's cost.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use giveway_engine::status::Status;
 use serde_json::{Value, json};
 
 use super::abuser::{Abuser, AbuserOptions, GRANTED_UID};
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::answers;
 use crate::giveway::jitter::{self, Timers};
@@ -26,7 +26,7 @@ use crate::traffic::realtime::monotonic_ns;
 use crate::traffic::realtime::sender::{DeadlineFlow, SenderCounts};
 
 const RATE_MBIT: u64 = 100;
-/// 16 of the 80 Mbit/s that are for deadlines: less than half of what one of two users may have.
+/// 16 of the 80 Mbit/s for deadlines: less than half of the share of one of two users.
 const BURST: u64 = 10;
 const EVERY_US: u64 = 7_000;
 const DEADLINE_US: u64 = 20_000;
@@ -36,10 +36,10 @@ const UPLOAD: Flood = Flood {
     marking: None,
     packets: 450,
 };
-/// Of the service: above all that giveway grants to anybody.
+/// Of the service: above anything that giveway grants.
 const SERVICE_PRIORITY: u64 = 60;
 const SERVICE_PERIOD_US: u64 = 5_000;
-/// From the start of the abuse until what it does counts; memory that the daemon needs for it is there by then.
+/// From the start of the abuse until measurement; the daemon has allocated its memory for it by then.
 const SETTLED_S: f64 = 5.0;
 const AUTHENTICATED_WITHIN: Duration = Duration::from_secs(20);
 
@@ -170,7 +170,7 @@ impl Abuse {
     }
 }
 
-/// What the daemon has used so far.
+/// The daemon's usage so far.
 struct Spent {
     daemon: i32,
     at_ns: u64,
@@ -208,8 +208,8 @@ impl Spent {
     }
 }
 
-/// The least that is resident within five seconds: what single requests need comes and goes, 2 MB here, and is no growth. It
-/// may stay for more than a second.
+/// The least resident memory within five seconds: single requests need up to 2 MB temporarily, sometimes for more than
+/// a second, which is no growth.
 fn settled_mb(daemon: i32) -> Result<f64> {
     let mut least = f64::INFINITY;
     for _ in 0..100 {
@@ -223,7 +223,7 @@ fn describe_deadlines(outcome: &mut Outcome, point: &str, link: &Link, counts: S
     let stamps = link.stamps()?;
     let left = || stamps.iter().flatten().filter(|stamps| stamps.left_ns > 0);
     let late = left().filter(|stamps| stamps.left_ns > stamps.payload.deadline_ns);
-    // What was neither refused nor sent is as bad as late.
+    // A packet neither refused nor sent is as bad as late.
     let vanished = (counts.sent - counts.refused).saturating_sub(left().count() as u64);
     let refused_percent = 100.0 * counts.refused as f64 / counts.sent.max(1) as f64;
     outcome.set(point, "sent", counts.sent as f64);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What one packet with a deadline costs when others wait already: the role `realtime-enqueue` keeps a number of them
-//! in the queue and sends one more, again and again.
-//! Input: the numbers, how often. Out, in JSON: for each number what the kernel says the two BPF programs took for the
-//! one more, packet by packet, and beside it the two ways of deciding alone, over as many promises, in this process
-//! and by the same clock: the exact walk, and the slack test with the update that keeps it O(log n).
+//! The cost of one packet with a deadline behind a backlog: the role `realtime-enqueue` keeps a number of packets in
+//! the queue and sends one more, again and again. Input: the numbers, how often. Out, in JSON: for each number the run
+//! time of the two BPF programs for that packet, packet by packet, and beside it the two tests alone, over as many
+//! promises, in this process and by the same clock: the exact scan, and the slack test with the update that keeps it
+//! O(log n).
 
 use std::hint::black_box;
 use std::net::UdpSocket;
@@ -13,17 +13,16 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
+use super::exact_scan::{Promise, Promises};
 use super::slack::{lab_slack_add, lab_slack_latest, lab_slack_new};
-use super::walk::{Promise, Promises};
-use crate::air::STATION_DEVICE;
 use crate::bpf_objects::{Nothing, Program, enable_statistics};
+use crate::channel::STATION_DEVICE;
 use crate::link::wire::NOBODY_ADDRESS;
 use crate::proc::number;
 use crate::traffic::realtime::sender::{self, DeadlineFlow};
 use crate::traffic::realtime::{monotonic_ns, sleep_until};
 
-/// So far ahead that the link can send as many packets until then as the queue is to hold, and within what admission
-/// looks ahead.
+/// Far enough that the link can send the whole backlog until then, and within the time that admission looks ahead.
 const DEADLINE_US: (u64, u64) = (220_000, 260_000);
 const LOOK_EVERY_NS: u64 = 20_000;
 const LOOKS: u64 = 100_000;
@@ -40,16 +39,16 @@ pub struct Enqueue {
     pub seed: u64,
 }
 
-/// With so many queued.
+/// At this backlog.
 #[derive(Default, Deserialize, Serialize)]
 pub struct EnqueueCost {
     pub queued: u64,
     /// Of each packet.
     pub admission_ns: Vec<u64>,
     pub enqueue_ns: Vec<u64>,
-    /// Of these, what the kernel's own clock took each time.
+    /// The part of the kernel's own clock.
     pub clock_ns: Vec<u64>,
-    pub walk_ns: f64,
+    pub scan_ns: f64,
     pub tree_ns: f64,
 }
 
@@ -63,7 +62,7 @@ pub fn run(what: Enqueue) -> Result<Vec<EnqueueCost>> {
     // The link must not send meanwhile: its interrupts would be in the time.
     queue.drain()?;
     for cost in &mut costs {
-        (cost.walk_ns, cost.tree_ns) = decision_ns(cost.queued, &mut queue.random)?;
+        (cost.scan_ns, cost.tree_ns) = decision_ns(cost.queued, &mut queue.random)?;
     }
     Ok(costs)
 }
@@ -116,10 +115,10 @@ impl Queue {
         Ok(())
     }
 
-    /// Until so many are queued, or a few more: the link sends meanwhile.
+    /// Fills the queue to so many, or a few more: the link sends meanwhile.
     fn hold(&mut self, queued: u64) -> Result<()> {
         let began = (monotonic_ns()?, self.sent);
-        // As many as leave during one look and the sending after it; as looks show.
+        // As many as leave during one check and the sending after it.
         let mut leave = MORE / 2;
         for _ in 0..LOOKS {
             let now = self.queued()?;
@@ -192,8 +191,8 @@ fn packets_left() -> Result<u64> {
     Ok(number("/proc/self/net/dev", &format!("{STATION_DEVICE}:"), SENT_PACKETS)? as u64)
 }
 
-/// One decision of the exact walk that admits, and so looks at every promise; and one of the slack test, which takes
-/// the new promise in.
+/// One decision of the exact scan that admits, and so visits every promise; and one of the slack test, which adds the
+/// new promise.
 fn decision_ns(queued: u64, random: &mut ChaCha8Rng) -> Result<(f64, f64)> {
     let now_ns = monotonic_ns()?;
     let mut promise = |number| Promise {
@@ -213,7 +212,7 @@ fn decision_ns(queued: u64, random: &mut ChaCha8Rng) -> Result<(f64, f64)> {
     for &packet in &packets {
         ensure!(
             black_box(&promises).admits(0, packet),
-            "the walk refused what is easily in time"
+            "the scan refused a packet that is easily in time"
         );
     }
     let climbed_ns = monotonic_ns()?;

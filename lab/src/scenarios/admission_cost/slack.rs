@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The slack test of `bpf/slack.h`, compiled for this machine: the very code that admission runs, without BPF.
-//! Input: what is promised and given back. Output: when the link has to begin at the latest. Times in nanoseconds.
+//! The slack test of `bpf/slack.h`, compiled for this machine: the code that admission runs, without BPF. Input:
+//! promises given and returned. Output: the latest start of the link. Times in nanoseconds.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
 #[repr(C)]
 pub struct Latest {
-    /// For the packet's own sake, and for that of all others.
+    /// For the packet itself, and for all others.
     pub own_ns: i64,
     pub others_ns: i64,
-    /// Of a quarter of the time, so that a quarter is left to others.
+    /// Within a quarter of the time, so that the rest is left to others.
     pub crowd_ns: i64,
 }
 
@@ -27,6 +27,6 @@ unsafe extern "C" {
     pub safe fn lab_slack_latest(tree: SlackTree, deadline_ns: u64, work_ns: i64) -> Latest;
     pub safe fn lab_slack_add(tree: SlackTree, deadline_ns: u64, work_ns: i64);
     pub safe fn lab_slack_remove(tree: SlackTree, deadline_ns: u64, work_ns: i64);
-    /// The deadlines that count as one.
+    /// Deadlines of one slot count as equal.
     pub safe fn lab_slack_slot(deadline_ns: u64) -> u64;
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Requests with deadlines, their handling and their answers over the modelled link, beside computing processes,
-//! floods of pings and bulk TCP on both ends.
-//! Input: what of giveway is on, how many requests. Output: what became of them, by the clocks of the client and the
-//! service.
+//! Requests with deadlines, their handling and their answers over the modelled link, beside computing processes, floods
+//! of pings and bulk TCP on both ends. Input: the active parts of giveway, how many requests. Output: their outcome, by
+//! the clocks of the client and the service.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::fate::{self, Parties};
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::Run;
 use crate::giveway::{Daemon, answers};
 use crate::interrupt::pause_until;
@@ -32,15 +31,15 @@ const HEAD_START: Duration = Duration::from_secs(2);
 
 const RATE_MBIT: u64 = 100;
 pub const EVERY_US: u64 = 5_000;
-/// What the service computes for each.
+/// CPU time of the service for each.
 const WORK_US: u64 = 1_000;
-/// From making a request until its last bit has left.
+/// From creating a request until its last bit has left.
 const SEND_US: u64 = 2_000;
 /// From its arrival until the last bit of its answer has left.
 const ANSWER_US: u64 = 2_700;
 /// Until the client has the answer.
 const RECEIVE_US: u64 = 300;
-/// What late is judged by.
+/// The bound for late.
 const BUDGET_US: u64 = SEND_US + ANSWER_US + RECEIVE_US;
 
 /// Requests with a deadline from one end of the modelled link to a service at the other, and its answers, beside load
@@ -51,16 +50,16 @@ pub struct Chain {
     pub parts: Parts,
 }
 
-/// What of giveway is on.
+/// The active parts of giveway.
 #[derive(Clone, Copy)]
 pub struct Parts {
     /// Deadlines in the queue, with admission, on both ends.
     pub queue: bool,
-    /// The service is real time all the time, as a [[priority]] rule makes it.
+    /// The service is real-time all the time, by a [[priority]] rule.
     pub priority: bool,
     /// Threaded NAPI at a priority, on both ends.
     pub receive: bool,
-    /// The request's deadline wakes the service and goes on to the answer.
+    /// The request's deadline wakes the service and is inherited by the answer.
     pub wake: bool,
 }
 
@@ -72,7 +71,7 @@ impl Chain {
         let ends = [(&wire.sender, "asking"), (&wire.receiver, "answering")];
         let mut daemons = Vec::new();
         for (end, role) in ends {
-            // As network cards are: what arrives is taken in by NAPI, which a virtual one has where it may join packets.
+            // As network cards do: NAPI receives the packets, which a virtual device uses only with GRO.
             end.run("ethtool", &format!("-K {STATION_DEVICE} gro on"))?;
             daemons.extend(set_up(self, end, run, role)?);
         }
@@ -114,7 +113,7 @@ impl Chain {
         let reported = fate::summarize(&mut outcome, name, BUDGET_US, &parties)?;
         let counted = if self.parts.queue { refused(&wire)? } else { 0 };
         outcome.set(name, "refused", counted as f64);
-        outcome.set(name, "refused_untold", counted.abs_diff(reported) as f64);
+        outcome.set(name, "refused_unnotified", counted.abs_diff(reported) as f64);
         for (metric, way) in [("link_mbit", 0), ("link_back_mbit", 1)] {
             let mbit = (after[way] - before[way]) as f64 * 8e3 / (ended_ns - begun_ns) as f64;
             outcome.set(name, metric, mbit);
@@ -129,7 +128,7 @@ impl Chain {
     }
 }
 
-/// giveway's daemon, where any of its parts is on; the kernel's queue, paced to the link, where its own is not.
+/// giveway's daemon, if any of its parts is active; the kernel's queue, paced to the link, where its own is not.
 fn set_up(chain: &Chain, end: &Namespace, run: &Run, role: &str) -> Result<Option<Daemon>> {
     let answers = role == "answering";
     let Parts {
@@ -146,13 +145,13 @@ fn set_up(chain: &Chain, end: &Namespace, run: &Run, role: &str) -> Result<Optio
     let mut configuration = json!({
         "cap": {"policy": "none"},
         "link": {"rate_mbit": RATE_MBIT as f64},
-        "queue": {"backend": if queue { "qdisc" } else { "none" }},
+        "queue": {"backend": if queue { "bpf" } else { "none" }},
     });
     if receive {
         configuration["receive"] = json!({"threaded_napi": true, "napi_priority": chain.napi_priority});
     }
     if answers && wake {
-        // The request says itself what is left, and the smaller counts.
+        // The request states its remaining time, and the smaller value counts.
         let budget_ms = BUDGET_US as f64 / 1e3;
         let rule = json!({"local_port": PORT, "budget_ms": budget_ms, "priority": HANDLER_PRIORITY});
         configuration["chain"] = Value::Array(vec![rule]);
@@ -168,7 +167,7 @@ fn set_up(chain: &Chain, end: &Namespace, run: &Run, role: &str) -> Result<Optio
     Ok(Some(daemon))
 }
 
-/// By the daemons' own counts, of both ends.
+/// By the daemons' counters, of both ends.
 fn refused(wire: &Wire) -> Result<u64> {
     let mut sum = 0;
     for end in [&wire.sender, &wire.receiver] {

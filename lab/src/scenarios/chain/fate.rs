@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What became of each request. Input: what the client, the service and the links in between saw of it, all by one
-//! clock. Output: counts and times. An admitted request whose answer came too late, or never, is late.
+//! The outcome of each request. Input: records of the client, the service and the links in between, all by one clock.
+//! Output: counts and times. An admitted request whose answer came too late, or never, is late.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::traffic::realtime::service::Handled;
 pub struct Parties<'a> {
     pub asked: &'a [Asked],
     pub handled: &'a [Handled],
-    /// The link that requests take, and the one of the answers; one flow each.
+    /// The link of the requests, and the one of the answers; one flow each.
     pub there: &'a [Vec<Stamps>],
     pub back: &'a [Vec<Stamps>],
 }
@@ -24,19 +24,19 @@ pub struct Parties<'a> {
 struct Fates {
     requests: u64,
     admitted: u64,
-    refused_told: u64,
+    refused_notified: u64,
     refused_answers: u64,
     late: u64,
     lost: u64,
     completion_ms: Vec<f64>,
     delivery_us: Vec<f64>,
     handling_us: Vec<f64>,
-    /// From handing the answer over to having it.
+    /// From sending the answer to its arrival.
     return_us: Vec<f64>,
     sent_us: Vec<f64>,
 }
 
-/// Gives back how many refusals were reported to the client or the service.
+/// Returns how many refusals were reported to the client or the service.
 pub fn summarize(outcome: &mut Outcome, point: &str, budget_us: u64, parties: &Parties) -> Result<u64> {
     let handled: HashMap<u32, &Handled> = parties.handled.iter().map(|h| (h.number, h)).collect();
     let by_number = |stamps: &[Vec<Stamps>]| -> HashMap<u32, u64> {
@@ -49,7 +49,7 @@ pub fn summarize(outcome: &mut Outcome, point: &str, budget_us: u64, parties: &P
         let of = |links: &HashMap<u32, u64>| links.get(&number).copied();
         fates.add(asked, handled.get(&number).copied(), of(&there), of(&back), budget_us);
     }
-    let reported = fates.refused_told;
+    let reported = fates.refused_notified;
     fates.set_metrics(outcome, point)?;
     Ok(reported)
 }
@@ -69,7 +69,7 @@ impl Fates {
             self.handling_us.push(us(handled.received_ns, handled.answered_ns));
         }
         if asked.refused || handled.is_some_and(|handled| handled.refused) {
-            self.refused_told += 1;
+            self.refused_notified += 1;
             self.refused_answers += u64::from(!asked.refused);
             return;
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What else giveway changes on a station, besides caps: the queue, the congestion control of a background connection, the
-//! limits that this has in both directions, with the devices that what is limited takes a detour by, a process that a rule gives real-time priority, one that a rule renices, and a thread that handles requests of a
-//! [[chain]]. Input: the station and its server. Output: what is active, and what is left of it, by what the kernel says
-//! and not giveway. (The station's TAP device has no NAPI threads and no settings of
-//! `[receive]`: `daemon/tests/daemon/receive.rs` has those, on veth.)
+//! giveway's changes on a station, besides caps: the queue, the congestion control of a background connection and its
+//! limits in both directions with their ifbs, a process with real-time priority by a rule, a reniced one, and a thread
+//! that handles requests of a [[chain]]. Input: the station and its server. Output: which are active, and which remain,
+//! as the kernel shows it. (The station's TAP device has no NAPI threads and no settings of `[receive]`:
+//! `daemon/tests/daemon/receive.rs` has those, on veth.)
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::access_point::Cap;
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::giveway::{cap_configuration, realtime::PRIORITY};
 use crate::namespace::Namespace;
 use crate::process::Process;
@@ -27,7 +27,7 @@ const BACKGROUND_PORT: u16 = PORT + 1;
 const LIMIT_MBIT: f64 = 1.0;
 const CONTROL: &str = "gw_lbe_";
 const REQUEST_EVERY: Duration = Duration::from_millis(20);
-/// Above what the air carries, so that the cap still decides.
+/// Above the channel's capacity, so that the cap is the limit.
 const RATE_MBIT: f64 = 60.0;
 const HANDLER_PRIORITY: u32 = PRIORITY - 1;
 
@@ -41,7 +41,7 @@ pub struct Changes {
     pub configuration: Value,
 }
 
-/// Which changes were there.
+/// The changes that were active.
 #[derive(Default)]
 pub struct Installed {
     pub queue: bool,
@@ -81,7 +81,7 @@ impl Changes {
         })
     }
 
-    /// What was left on them is not to be found again.
+    /// New processes, so that a leftover on the old ones is not counted again.
     pub fn renew_programs(&mut self, at: &Namespace) -> Result<()> {
         let [granted, background] = &self.exes;
         (self.program, self.background) = (sleeper(at, granted)?, sleeper(at, background)?);
@@ -110,7 +110,7 @@ fn queue(at: &Namespace) -> Result<Vec<u8>> {
     at.tc(&format!("-d qdisc show dev {STATION_DEVICE}"))
 }
 
-/// The role `request-handler`: receives, and does nothing with it. Who connects gets a little of a background transfer now
+/// The role `request-handler`: receives requests, and sends a little of a background transfer to each connection now
 /// and then.
 pub fn run_handler(address: &str) -> Result<()> {
     let address: String = serde_json::from_str(address)?;
@@ -143,7 +143,7 @@ pub fn run_sender(address: &str) -> Result<()> {
         }
     });
     loop {
-        // While the handler is not there yet, its host refuses.
+        // Refused while the handler does not run yet.
         let _ = socket.send_to(b"request", (address.as_str(), port));
         std::thread::sleep(REQUEST_EVERY);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The ways in which a daemon ends, or in which something around it fails before it is killed.
-//! Input: a running daemon. Output: since when nothing of it may be left. Undoes what it did to the surroundings.
+//! The ways in which a daemon ends, or in which something around it fails before it is killed. Input: a running daemon.
+//! Output: the time from which on everything must be undone. Restores the surroundings.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,20 +19,20 @@ use crate::interrupt::{wait_for, wait_until};
 use crate::meter::threads;
 use crate::namespace::Namespace;
 
-/// The watchdog has to see that a stopped daemon shows no sign of life, and the daemon that of a stopped watchdog.
+/// The watchdog has to notice a stopped daemon's missing heartbeat, and the daemon that of a stopped watchdog.
 pub const HANG: Duration = Duration::from_secs(6);
-/// Longer than this after a death and it is a failure.
+/// The limit after a death.
 const DEATH: Duration = Duration::from_secs(1);
-/// How long the daemon lives on without descriptors, or without a folder that it can write.
+/// How long the daemon lives on without descriptors, or without a writable folder.
 const FAILING_S: f64 = 2.0;
 const OUT_OF_MEMORY: Duration = Duration::from_secs(10);
-/// Questions to a daemon that is to run out of memory.
+/// Requests to a daemon that is to run out of memory.
 const AT_ONCE: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ending {
     Killed,
-    /// The watchdog too, and `giveway revert` has to undo.
+    /// The watchdog too; `giveway revert` has to undo.
     BothKilled,
     /// The same, with a watchdog that was stopped before.
     WatchdogStoppedBothKilled,
@@ -44,10 +44,10 @@ pub enum Ending {
     OutOfDescriptors,
     StateReadOnly,
     StateFull,
-    /// Replaced, before the daemon is killed.
+    /// Replaced before the daemon is killed.
     WatchdogStopped,
     WatchdogKilled,
-    /// Somebody deletes, or sets down, the devices that what is limited takes a detour by; the daemon is killed meanwhile.
+    /// Somebody deletes the ifbs of limits, or sets them down; the daemon is killed meanwhile.
     DetourDeleted,
     DetourDown,
 }
@@ -70,7 +70,7 @@ pub const OTHERS: [(&str, Ending); 13] = [
 ];
 
 impl Ending {
-    /// Until nothing may be left.
+    /// The limit of this ending.
     pub fn limit(self) -> Duration {
         match self {
             Ending::Stopped | Ending::ThreadStuck => HANG,
@@ -89,7 +89,8 @@ impl Ending {
             .transpose()
     }
 
-    /// Returns the moment of the death, or of what is to be taken for one. `replaced_s` is how long a watchdog took to be.
+    /// Returns the time of the death, or of the event that counts as one. `replaced_s`: until the watchdog was
+    /// replaced.
     pub fn bring_about(
         self,
         daemon: &mut Daemon,
@@ -108,7 +109,7 @@ impl Ending {
             Ending::Aborted => return ended.now(|| daemon.process.signal(Signal::SIGABRT)),
             Ending::OutOfMemory => {
                 ended.group = Some(CgroupV1::memory(daemon.process.id())?);
-                // What it answers needs memory; one answer at a time may find what the one before has left.
+                // An answer needs memory, but may find what the previous one has left.
                 wait_for("the kernel to end a daemon without memory", OUT_OF_MEMORY, || {
                     std::thread::scope(|scope| {
                         (0..AT_ONCE).for_each(|_| drop(scope.spawn(|| answers::status(station))));
@@ -145,12 +146,12 @@ impl Ending {
     }
 }
 
-/// What there is to judge, and to put right, after a death.
+/// What to judge and to restore after a death.
 pub struct DaemonEnd {
     pub at: Instant,
-    /// How long a watchdog took to be replaced; infinite where it was not.
+    /// Until a watchdog was replaced; infinite if it was not.
     pub replaced_s: Option<f64>,
-    /// Holds its process, and all that this has open, until the group goes.
+    /// Holds its process and everything that it has open, until the group goes.
     pub stuck: Option<i32>,
     pub group: Option<CgroupV1>,
 }
@@ -174,7 +175,7 @@ impl DaemonEnd {
     }
 }
 
-/// Those that there are by now.
+/// The ifbs that exist by now.
 fn for_each_detour(station: &Namespace, what: &str) -> Result<()> {
     let listed = station.run("ip", "-o link show type ifb")?.stdout;
     let listed = String::from_utf8_lossy(&listed);
@@ -190,7 +191,7 @@ fn for_each_detour(station: &Namespace, what: &str) -> Result<()> {
 fn signal_watchdog(daemon: &Daemon, signal: Signal) -> Result<()> {
     match daemon.watchdog() {
         Some(watchdog) => Ok(kill(Pid::from_raw(watchdog), signal)?),
-        // It has none yet, and has changed nothing.
+        // It has no watchdog yet, and has changed nothing.
         None => Ok(()),
     }
 }
@@ -201,7 +202,7 @@ fn kill_watchdog(daemon: &Daemon) -> Result<()> {
     signal_watchdog(daemon, Signal::SIGKILL)
 }
 
-/// Seconds until another watchdog stands there; none where there was none.
+/// Seconds until another watchdog runs; none if there was none.
 fn replaced(daemon: &Daemon, signal: Signal) -> Result<Option<f64>> {
     let Some(before) = daemon.watchdog() else {
         return Ok(None);
@@ -252,10 +253,11 @@ impl StateFolder {
         Ok(Self { folder })
     }
 
-    /// For all that is opened from now on: the kernel makes no file system read-only in which a file is open for writing.
+    /// For files opened from now on: the kernel refuses to remount a file system read-only in which a file is open for
+    /// writing.
     fn make_read_only(&self) -> Result<()> {
         let none = None::<&str>;
-        // What is pinned is in a file system of its own, in it.
+        // Pins are in a file system of their own, in it.
         let whole = MsFlags::MS_BIND | MsFlags::MS_REC;
         mount(Some(&self.folder), &self.folder, none, whole, none)?;
         let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
@@ -288,8 +290,8 @@ impl Drop for StateFolder {
     }
 }
 
-/// A cgroup of the first version, which can do what the second cannot: freeze beyond SIGKILL, and run out of memory
-/// without its siblings. Thawed and removed when dropped.
+/// A cgroup of v1, which can do what v2 cannot: freeze beyond SIGKILL, and run out of memory without its siblings.
+/// Thawed and removed when dropped.
 pub struct CgroupV1 {
     root: PathBuf,
     folder: PathBuf,
@@ -349,7 +351,7 @@ impl Drop for CgroupV1 {
     }
 }
 
-/// What is still in it, back to where it came from.
+/// Moves the remaining threads back.
 fn move_out(from: &Path, to: &Path) {
     for thread in fs::read_to_string(from.join("tasks")).unwrap_or_default().lines() {
         let _ = fs::write(to.join("tasks"), thread);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is left of giveway after its end, and for how long.
-//! Input: how it ends, and how often. Output: the worst time until no cap, no program and none of its other changes was left, and how
-//! many times something was left after the limit. That a cap is gone is authenticated only when cwnd, which the
-//! cap held far below what the air carries, grows past it.
+//! What remains of giveway after its end, and for how long. Input: how it ends, and how often. Output: the worst time
+//! until no cap, no program and no other change remained, and how often something remained after the limit. A cap
+//! counts as gone only when cwnd, which the cap held far below the channel's capacity, grows past it.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -24,19 +23,19 @@ use super::CAP_SEGMENTS;
 use super::changes::{Changes, Installed};
 use super::ending::Ending;
 
-/// Half of the kills come at any moment of the daemon's first two seconds (loading, first changes), the others later.
+/// Half of the kills come in the daemon's first two seconds (loading, first changes), the others later.
 const EARLY_MS: u32 = 2_000;
 const LATEST_MS: u32 = 20_000;
 /// How long after its limit something may still happen by itself.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long cwnd may take to pass the cap that it had. Where packets were lost with the queue that went, it begins at a few
-/// segments and grows by one a round trip, which behind the other station's queue lasts up to a second. One that is held
-/// never passes it.
+/// How long cwnd may take to pass its former cap. After a loss with the removed queue it starts at a few segments and
+/// grows by one a round trip, which lasts up to a second behind the other station's queue. A capped one never passes
+/// it.
 const GROWTH: Duration = Duration::from_secs(30);
 const VICTIM: usize = 0;
 const NAME_PREFIX: &str = "gw_";
 
-/// The daemon ends at random moments while traffic runs.
+/// The daemon ends at random times while traffic runs.
 pub fn end_repeatedly(cell: &mut Cell, kills: u64, ending: Ending, run: &Run) -> Result<Outcome> {
     let _traffic = cell.saturate()?;
     cell.take_daemon(VICTIM)?.stop()?;
@@ -77,14 +76,14 @@ pub fn end_repeatedly(cell: &mut Cell, kills: u64, ending: Ending, run: &Run) ->
     Ok(outcome)
 }
 
-/// What there was to take away, and how long a watchdog took to be replaced.
+/// The changes before the end, and how long the watchdog took to be replaced.
 struct Had {
     caps: bool,
     others: Installed,
     replaced_s: Option<f64>,
 }
 
-/// Seconds until nothing was left (infinite: never).
+/// Seconds until everything was undone (infinite: never).
 fn one_end(cell: &Cell, ending: Ending, changes: &Changes, delay: Duration) -> Result<(f64, Had)> {
     let station = cell.station(VICTIM);
     let before = objects(&[])?;
@@ -109,7 +108,7 @@ fn one_end(cell: &Cell, ending: Ending, changes: &Changes, delay: Duration) -> R
         left_over(station, changes, &before, held)
     })?;
     if ended.group.take().is_some() {
-        // What a stuck thread kept open is gone once it has died.
+        // What a stuck thread kept open goes with its death.
         let freed = until_nothing_is_left(Instant::now(), &ending, || {
             daemon.process.exit()?;
             left_over(station, changes, &before, Holders::ByThese(&holders))
@@ -160,15 +159,15 @@ fn until_nothing_is_left(
     }
 }
 
-/// Objects in the kernel that a process holds are not left over, unless it is one of these; those that a stuck thread
-/// holds are not either, but what can be detached of them must be.
+/// Kernel objects that a process holds are not left over, unless it is one of these; those that a stuck thread holds
+/// are not either, but their attachments must be detached.
 #[derive(Clone, Copy)]
 pub enum Holders<'a> {
     ByThese(&'a [i32]),
     By(i32),
 }
 
-/// What giveway should have taken away; nothing when it has.
+/// What giveway should have removed; empty if it has.
 pub fn left_over(
     station: &Namespace,
     changes: &Changes,
@@ -204,14 +203,14 @@ pub fn left_over(
     Ok((!is_clean).then(left))
 }
 
-/// Whether the victim's cwnd passes the cap that it had: what the kernel does, whatever giveway says.
+/// Whether the victim's cwnd passes its former cap: the kernel's behaviour, whatever giveway says.
 fn outgrows(station: &Namespace) -> Result<bool> {
     let deadline = Instant::now() + GROWTH;
     while Instant::now() < deadline {
         let said = connections(station)?;
         let words = said.split_whitespace();
         let mut cwnds = words.filter_map(|word| word.strip_prefix("cwnd:")?.parse::<u64>().ok());
-        // The background connection sends too little for it.
+        // The background connection sends too little to show it.
         if cwnds.any(|cwnd| cwnd > CAP_SEGMENTS) {
             return Ok(true);
         }
@@ -220,7 +219,7 @@ fn outgrows(station: &Namespace) -> Result<bool> {
     Ok(false)
 }
 
-/// Giveway's programs and congestion controls in the kernel, but for those that processes not among `ours` have open.
+/// Giveway's programs and congestion controls in the kernel, except those that processes not among `ours` have open.
 /// (The programs of a congestion control belong to it: no process holds them, and they live while a socket uses it.)
 pub fn objects(ours: &[i32]) -> Result<BTreeSet<Object>> {
     let is_giveways = |object: &Object| match object.kind {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! System calls as a person tells them apart: by name and by what they are about, without numbers that differ from run
-//! to run. Input: a stopped call. Output: its name and subject, and the error that it is failed with.
+//! System calls as a reader distinguishes them: by name and subject, without numbers that vary between runs. Input: a
+//! stopped call. Output: its name and subject, and the error that it is failed with.
 
 use std::io::IoSliceMut;
 
@@ -22,7 +22,7 @@ enum About {
     DescriptorAnd(usize),
     /// The first two arguments.
     Pair,
-    /// The kernel's own: command, and the name of what it makes.
+    /// bpf(2): its command, and the name of the new object.
     Bpf,
 }
 
@@ -41,7 +41,7 @@ macro_rules! kinds {
 
 use About::{Bpf, Descriptor, DescriptorAnd, Nothing, Number, Pair, Path};
 
-/// Another one fails with ENOMEM.
+/// Any other call fails with ENOMEM.
 const KINDS: &[CallKind] = kinds! {
     EMFILE: SYS_openat Path(1), SYS_socket Pair, SYS_pipe2 Nothing, SYS_dup3 Nothing, SYS_accept4 Descriptor,
         SYS_epoll_create1 Nothing, SYS_eventfd2 Nothing, SYS_memfd_create Nothing, SYS_pidfd_open Nothing,
@@ -74,7 +74,7 @@ const KINDS: &[CallKind] = kinds! {
         SYS_sched_getparam Nothing, SYS_sched_get_priority_max Nothing, SYS_sysinfo Nothing;
 };
 
-/// Those that an older architecture has under other names.
+/// Calls that an older architecture has under other names.
 #[cfg(target_arch = "x86_64")]
 const OLD_KINDS: &[CallKind] = kinds! {
     EMFILE: SYS_open Path(0), SYS_dup2 Nothing;
@@ -88,8 +88,8 @@ const OLD_KINDS: &[CallKind] = kinds! {
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_KINDS: &[CallKind] = &[];
 
-/// What has no error to return (close(2) has closed the descriptor whatever it returns), or none that could be answered:
-/// the C library aborts where a thread cannot have rseq(2).
+/// Calls without an error (close(2) has closed the descriptor whatever it returns), or without a possible reaction: the
+/// C library aborts where a thread cannot have rseq(2).
 pub const NEVER_FAIL: &[libc::c_long] = &[
     libc::SYS_rseq,
     libc::SYS_exit,
@@ -109,7 +109,7 @@ pub const NEVER_FAIL: &[libc::c_long] = &[
     libc::SYS_clock_gettime,
 ];
 
-/// Waking others has no error but for a bad address, and nobody looks at it.
+/// Waking others fails only with a bad address, and nobody checks it.
 pub fn never_fails(call: &libc::seccomp_data) -> bool {
     let [wake, wake_some] = [libc::FUTEX_WAKE, libc::FUTEX_WAKE_BITSET].map(|operation| operation as u64);
     let operation = call.args[1] & !(libc::FUTEX_PRIVATE_FLAG as u64);
@@ -120,7 +120,7 @@ fn kind(number: libc::c_long) -> Option<&'static CallKind> {
     KINDS.iter().chain(OLD_KINDS).find(|kind| kind.number == number)
 }
 
-/// What this call of that thread is, for people and to find it again.
+/// A description of this call of that thread, for people and to find it again.
 pub fn describe(thread: i32, call: &libc::seccomp_data) -> String {
     let number = libc::c_long::from(call.nr);
     let Some(kind) = kind(number) else {
@@ -148,12 +148,12 @@ pub fn describe(thread: i32, call: &libc::seccomp_data) -> String {
     format!("{name}({})", without_numbers(&about))
 }
 
-/// What it is failed with.
+/// The error that it is failed with.
 pub fn error_of(number: libc::c_long) -> Errno {
     kind(number).map_or(Errno::ENOMEM, |kind| kind.error)
 }
 
-/// bpf(2): the names of its commands that are used here, and where their `union bpf_attr` has a name.
+/// bpf(2): the names of the commands in use, and where their `union bpf_attr` has a name.
 fn bpf(thread: i32, command: u64, attributes: u64) -> String {
     let (name, name_at) = match command {
         0 => ("MAP_CREATE", Some(28)),
@@ -168,10 +168,10 @@ fn bpf(thread: i32, command: u64, attributes: u64) -> String {
     format!("{name} {made}")
 }
 
-/// The text at an address of another process; none where it cannot be read.
+/// The text at an address of another process; empty if unreadable.
 fn text(thread: i32, address: u64) -> String {
     let mut bytes = [0; 256];
-    // What ends before the next page may be all there is.
+    // A text that ends before the next page may be complete.
     let to_page_end = 4_096 - address as usize % 4_096;
     let mut read = 0;
     for length in [bytes.len(), to_page_end.min(bytes.len())] {
@@ -194,7 +194,7 @@ fn link_of(thread: i32, descriptor: i32) -> String {
     link.map_or_else(|_| "none".to_owned(), |link| link.to_string_lossy().into_owned())
 }
 
-/// Digits become one N, but for those of hexadecimal constants.
+/// Replaces digits by one N, except in hexadecimal constants.
 fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     let mut words = text.split(' ').peekable();
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_from_run_to_run_is_left_out() {
+    fn descriptions_leave_out_numbers_that_vary() {
         assert_eq!(
             without_numbers("/run/giveway/netns-4026532/x"),
             "/run/giveway/netns-N/x"

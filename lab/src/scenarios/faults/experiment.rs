@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One run of the daemon for each call that fails. It holds caps, a queue, a process with real-time priority, a handler of
-//! a chain and the threads of a device. Input: which calls. Output: what became of each, as numbers and in a table.
+//! One run of the daemon for each failing call. The daemon has caps, a queue, a process with real-time priority, a
+//! handler of a chain and the threads of a device. Input: which calls. Output: the outcome of each, as numbers and in a
+//! table.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -15,9 +16,9 @@ use serde_json::json;
 
 use super::injector::{Call, InjectorState, Job, RunPhase, ask};
 use crate::access_point::Cap;
-use crate::air::{SERVER_DEVICE, STATION_DEVICE};
 use crate::bpf_objects::Object;
 use crate::cell::SERVER_ADDRESS;
+use crate::channel::{SERVER_DEVICE, STATION_DEVICE};
 use crate::experiment::Run;
 use crate::giveway::{answers, binary, new_key, write};
 use crate::interrupt::pause_until;
@@ -33,7 +34,7 @@ const ADDRESS: &str = "10.77.0.1";
 const CAP: Cap = Cap::Segments(20);
 /// Of the start and of the end, each; a start may load its programs twice.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Until nothing may be left: what hangs is killed after five seconds.
+/// The limit for the undo: a hung daemon is killed after five seconds.
 const LEFT: Duration = Duration::from_secs(7);
 /// The kernel frees programs a while after their last pin has gone.
 const FREED: Duration = Duration::from_secs(2);
@@ -42,10 +43,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Which calls fail.
 #[derive(Clone)]
 pub struct Wanted {
-    /// They are dealt out to so many runs, of which this is one, from 1.
+    /// The calls are divided among so many runs, of which this is one, from 1.
     pub of: usize,
     pub share: usize,
-    /// Only those that contain one of these; none: all.
+    /// Only calls that contain one of these; none: all.
     pub words: Vec<String>,
 }
 
@@ -57,35 +58,35 @@ impl Wanted {
     }
 }
 
-/// What became of a run in which a call failed.
+/// The outcome of a run in which a call failed.
 #[derive(Default, Serialize)]
 struct FaultCase {
     call: Option<Call>,
     /// The call was made, and failed.
     is_met: bool,
-    /// By the loader of shared libraries, before the program began.
+    /// By the dynamic loader, before the program began.
     is_loaders: bool,
-    /// It was up, and at work.
+    /// It was up, and working.
     is_up: bool,
     /// How the daemon ended, and by itself.
     ended: Option<String>,
     hung: bool,
-    /// What it should have put active and has not.
+    /// Changes that should be active and are not.
     lacks: Vec<&'static str>,
     /// What nobody undid by itself; and what not even `giveway revert` did.
     left: Option<String>,
     left_for_good: Option<String>,
     panics: Vec<String>,
-    /// Its warnings, or its last words; where it lacks something, what its status says does not work.
+    /// Its warnings, or its last message; if something is missing, its status's warnings.
     said: Vec<String>,
-    /// Why there is no queue, where there is none.
+    /// The reason without a queue.
     queue_why: Option<String>,
 }
 
-/// Fields go in this order: what runs in the namespaces goes before them.
+/// Field order matters: processes before their namespaces.
 struct Stage {
     changes: Changes,
-    /// Sends only while a daemon runs: with no queue it would take all of a CPU.
+    /// Sends only while a daemon runs: without a queue it would take a whole CPU.
     source: TcpSource,
     _sink: Role,
     near: Namespace,
@@ -108,7 +109,7 @@ pub fn fail_each_call(run: &Run, whose: (bool, RunPhase), wanted: &Wanted, secon
     for (number, call) in calls.iter().enumerate() {
         run.progress.tick(&format!("{number} of {} calls", calls.len()));
         let (case, _) = stage.one_run(Some(call), whose.0)?;
-        // As it comes: a run may be ended before the last.
+        // Written at once: a run may be ended before the last.
         writeln!(table, "{}", case.line())?;
         cases.push(case);
     }
@@ -131,7 +132,7 @@ fn count(name: &str, cases: &[FaultCase]) -> Outcome {
     set("hangs", |case| case.hung);
     set("own_panics", |case| case.panics.iter().any(|panic| is_ours(panic)));
     set("others_panics", |case| case.panics.iter().any(|panic| !is_ours(panic)));
-    set("unsaid", FaultCase::is_unsaid);
+    set("unreported", FaultCase::is_unreported);
     set("unclear", FaultCase::is_unclear);
     outcome.set(name, "not_met", (cases.len() - met().count()) as f64);
     outcome
@@ -139,7 +140,7 @@ fn count(name: &str, cases: &[FaultCase]) -> Outcome {
 
 fn is_ours(panic: &str) -> bool {
     let is_in = |folder: &&str| panic.contains(&format!("panicked at {folder}"));
-    // Code that is made of ours when it is built.
+    // Code generated from ours at build time.
     ["daemon/", "engine/", "src/"].iter().any(is_in) || panic.contains(".skel.rs:")
 }
 
@@ -148,8 +149,8 @@ impl FaultCase {
         !self.is_up && self.ended.is_some()
     }
 
-    /// It has refused without one clear line of its own. (What fails before `main` is the loader's, the
-    /// C library's or Rust's to tell.)
+    /// It refused to run without one clear line of its own. (Failures before `main` are the loader's, the C library's
+    /// or Rust's to report.)
     fn is_unclear(&self) -> bool {
         let is_own = |line: &String| line.starts_with("giveway: ");
         let is_librarys = |line: &String| {
@@ -161,9 +162,9 @@ impl FaultCase {
         self.is_refused() && !self.is_loaders && self.panics.is_empty() && !is_clear()
     }
 
-    /// It lacks something and nobody says so. What `status` says of a queue counts only if it tells of a failure: it always
-    /// says something.
-    fn is_unsaid(&self) -> bool {
+    /// Something is missing and nothing reports it. A reason in the queue's status counts only if it reports a failure,
+    /// since there is always one.
+    fn is_unreported(&self) -> bool {
         let tells = |reason: &String| ["cannot", "could not", "fail"].iter().any(|word| reason.contains(word));
         let is_queue_told = self.queue_why.as_ref().is_some_and(tells);
         let lacks = |what: &&str| *what != "queue" || !is_queue_told;
@@ -241,7 +242,7 @@ impl Stage {
         })
     }
 
-    /// From the start to what is left; and which calls were made, where none failed.
+    /// From the start to the undo; and which calls were made, where none failed.
     fn one_run(&mut self, call: Option<&Call>, by_kill: bool) -> Result<(FaultCase, Vec<Call>)> {
         let before = objects(&[])?;
         let job = Job {
@@ -299,10 +300,10 @@ impl Stage {
         }
     }
 
-    /// For all its time, or until everything is active.
+    /// For the whole time, or until everything is active.
     fn work(&self, injector: &mut Role, case: &mut FaultCase, is_all_of_it: bool) -> Result<()> {
         injector.ask::<InjectorState>(json!(RunPhase::Work))?;
-        // Whatever they answer, they have to.
+        // Any answer will do.
         for words in [
             "why",
             "class set 10.77.0.254:9 background",
@@ -331,7 +332,7 @@ impl Stage {
                 status.priority.map(|of| of.warnings).unwrap_or_default(),
             ]
             .concat();
-            // It may have come meanwhile.
+            // It may have become active meanwhile.
             let still = self.lacks()?;
             case.lacks.retain(|what| still.contains(what));
             case.queue_why = case.lacks.contains(&"queue").then_some(status.network.queue.reason);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The role `injector`: runs a program, and fails one system call of it or of what it starts, once. Without a fault it
-//! notes which calls there are. Input: the program and the fault; then a line for each question: the part of the run that
-//! begins, or a word of [`ask`]. Output: for each an [`InjectorState`]; at the end what was seen.
+//! The role `injector`: runs a program, and fails one system call of it or of its children, once. Without a fault it
+//! records the calls. Input: the program and the fault; then a line for each request: the part of the run that begins,
+//! or a word of [`ask`]. Output: for each an [`InjectorState`]; at the end the recorded calls.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::calls::{NEVER_FAIL, describe, error_of, never_fails};
 use super::trap::{Stopped, Trap};
 
-/// So often it is looked whether the program has ended.
+/// How often it checks whether the program has ended.
 const LOOK_EVERY_MS: u16 = 20;
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -57,17 +57,17 @@ pub struct InjectorState {
     pub pid: i32,
     /// How the program has ended.
     pub ended: Option<String>,
-    /// It and all that it has started are gone.
+    /// It and all its children are gone.
     pub is_over: bool,
     pub has_failed: bool,
-    /// What has failed was a call of the loader of shared libraries.
+    /// The failed call was the dynamic loader's.
     pub is_loaders: bool,
 }
 
-/// Of this program, before it becomes the other one.
+/// Of this program, before its exec.
 const OWN_NAME: &str = "giveway-lab";
 
-/// Questions besides the parts of a run.
+/// Requests besides the parts of a run.
 pub mod ask {
     pub const STATE: &str = "\"state\"";
     /// And ends all of it.
@@ -110,14 +110,14 @@ pub fn run(description: &str) -> Result<()> {
 }
 
 impl Injector {
-    /// One turn; false where nobody asks any more.
+    /// One turn; false when the requests have ended.
     fn serve(&mut self) -> Result<bool> {
         let input = stdin();
         let mut sources = [
             PollFd::new(self.trap.as_fd(), PollFlags::POLLIN),
             PollFd::new(input.as_fd(), PollFlags::POLLIN),
         ];
-        // Once all is over, its end would be told without a pause.
+        // Once all is over, its end would be reported continuously.
         let sources = &mut sources[usize::from(self.state.is_over)..];
         poll(sources, PollTimeout::from(LOOK_EVERY_MS))?;
         let has_question = sources.last().and_then(PollFd::any) == Some(true);
@@ -190,7 +190,7 @@ fn process_of(thread: i32) -> Option<i32> {
     line.trim().parse().ok()
 }
 
-/// Whether the code at this address is the dynamic loader's (ld.so(8)). Where that cannot be told, it is not.
+/// Whether the code at this address is the dynamic loader's (ld.so(8)). If unknown, it is not.
 fn is_in_loader(thread: i32, address: u64) -> bool {
     let maps = fs::read_to_string(format!("/proc/{thread}/maps")).unwrap_or_default();
     let holds = |line: &str| {

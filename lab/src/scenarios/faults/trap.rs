@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Stops system calls of a program and of all that it starts, by a seccomp filter whose listener is here
-//! (seccomp_unotify(2)). Input: a program, and which calls. Output: each stopped call, which goes on or fails as it is
-//! told. A call that is failed does not happen.
+//! Stops system calls of a program and of all its children, by a seccomp filter whose listener is here
+//! (seccomp_unotify(2)). Input: a program, and which calls. Output: each stopped call, which then continues or fails. A
+//! failed call does not happen.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -28,7 +28,7 @@ pub enum Stopped<'a> {
     Only(libc::c_long),
 }
 
-/// The program, and the listener that its calls wait for.
+/// The program, and the listener of its stopped calls.
 pub struct Trap {
     pub pid: i32,
     listener: OwnedFd,
@@ -98,8 +98,7 @@ impl Trap {
         }
     }
 
-    /// How the program has ended, where it has just done so. Collects what it has left behind, too: the filter lives for as
-    /// long as they are not collected.
+    /// How the program has ended, if it just did. Also collects its orphans: the filter lives until they are collected.
     pub fn ended(&self) -> Result<Option<String>> {
         loop {
             let (pid, how) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -145,7 +144,7 @@ fn become_program(words: &[CString], filter: &[libc::sock_filter], nothing: &Fil
     Ok(())
 }
 
-/// The child waits at its exec, which every filter stops, for as long as nobody listens.
+/// The child waits at its exec, which every filter stops, until somebody listens.
 fn listener_of(child: Pid) -> Result<OwnedFd> {
     // SAFETY: takes no pointers.
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.as_raw(), 0) };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! TCP connections of programs of the device, each program a process of its own that a rule can mean.
-//! The role `limit-cost-near` makes some, sends or receives as much as it can or nothing at all; `limit-cost-far` is the other
-//! end of all. Either counts the packets with data that its own sockets received, as the kernel counts them, on request.
+//! TCP connections of programs of the device, each program a process of its own that a rule can match. The role
+//! `limit-cost-near` opens some, and sends or receives as much as it can or nothing at all; `limit-cost-far` is the
+//! other end of all. Either reports, on request, the packets with data that its own sockets received, by the kernel's
+//! counter.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -21,7 +22,7 @@ use crate::role::{Role, answer_each};
 use crate::traffic::Direction;
 
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Before it connects: giveway leaves alone what is chosen after it has seen the socket.
+/// Before it connects: giveway does not override a choice made after it has seen the socket.
 const CONGESTION: &[u8] = b"cubic";
 
 /// What one program does.
@@ -39,13 +40,13 @@ impl Flows {
         Role::start(device, "limit-cost-near", self)
     }
 
-    /// By which a rule finds the program.
+    /// The command line that a rule matches.
     pub fn cmdline(port: u16) -> String {
         format!("*limit-cost-near*\"port\":{port},*")
     }
 }
 
-/// Packets with data since the start, by the port that they came to.
+/// Packets with data since the start, by destination port.
 pub type ReceivedPackets = BTreeMap<u16, u64>;
 
 /// The remote host of all these ports.
@@ -97,7 +98,7 @@ fn connect(port: u16) -> Result<TcpStream> {
     let far: Ipv4Addr = PEER_ADDRESS.parse()?;
     let far = SocketAddr::from((far, port));
     socket.connect(&far.into()).context("cannot reach the remote host")?;
-    // What waits in the socket goes with the process.
+    // Unsent data in the socket goes with the process.
     socket.set_linger(Some(Duration::ZERO))?;
     Ok(socket.into())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Many limits at once, each of a rule and in both directions, of which some have traffic: how long it takes until all are in
-//! force, what each lets pass, and what the daemon costs while nothing is sent any more.
+//! Many limits at once, each of a rule and in both directions, some with traffic: how long until all are active, what
+//! each lets pass, and the daemon's cost after the traffic has ended.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use crate::traffic::Direction;
 use crate::uplink::PACKET_BYTES;
 
 const FIRST_PORT: u16 = 5_800;
-/// Of those with traffic, the least and the most; the others lie evenly between their logarithms.
+/// The least and the greatest of those with traffic; the others are evenly spaced on a logarithmic scale.
 const RATES_MBIT: (f64, f64) = (0.08, 1.0);
 /// Of those without.
 const IDLE_MBIT: f64 = 1.0;
@@ -100,8 +100,8 @@ impl Many {
         Ok(())
     }
 
-    /// Rules of several kinds that mean nothing that runs here, and evenly among them, the last one included, those of the
-    /// programs.
+    /// Rules of several kinds that match nothing here, with those of the programs spread evenly among them, the last
+    /// one included.
     fn rules(&self) -> Vec<Value> {
         let of_active = |n: u64| (n + 1) * self.limits / self.active - 1;
         let mut rules: Vec<_> = (0..self.limits).map(idle_rule).collect();
@@ -157,7 +157,7 @@ impl Active {
     }
 }
 
-/// Packets of each, and when they were counted: what is sent, at the remote host.
+/// Packets of each, and when they were counted; sent ones are counted at the remote host.
 fn count(active: &mut [Active], far: &mut Role) -> Result<Vec<(Instant, u64)>> {
     let (at, at_far): (_, ReceivedPackets) = (Instant::now(), far.ask("")?);
     let of = |active: &mut Active| match active.way {
@@ -196,7 +196,7 @@ fn with_limit(mut rule: Value, mbit: f64) -> Value {
     rule
 }
 
-/// How many limits are active for what is sent, and for what arrives.
+/// The number of active upload limits, and of download limits.
 fn held(place: &LoadedDevice) -> Result<[usize; 2]> {
     let network = answers::status(&place.device)?.network;
     Ok([network.uploads, network.downloads].map(|view| if view.links.is_empty() { 0 } else { view.limits.len() }))
@@ -226,7 +226,7 @@ fn tell_passed(outcome: &mut Outcome, point: &str, passed: &[Passed]) {
     }
 }
 
-/// The daemon's own time and that of its programs in other processes, of one processor; and its memory.
+/// CPU time of the daemon and of its programs in other processes, of one processor; and its memory.
 fn tell_idle(outcome: &mut Outcome, point: &str, daemon: &Daemon) -> Result<()> {
     let meter = Meter::of(daemon)?;
     let before = meter.read()?;

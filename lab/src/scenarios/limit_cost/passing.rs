@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Unlimited connections as fast as the machine is, while one limit exists and while none does: by turns, in connections that go
-//! on. The limit is that of a program that is connected and sends nothing.
+//! Unlimited connections at the machine's full speed, while one limit exists and while none does: by turns, in the same
+//! connections. The limit is that of a program that is connected and sends nothing.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use crate::traffic::Direction;
 const PORT: u16 = 5_701;
 const SILENT_PORT: u16 = 5_702;
 const LIMIT_KBIT: u64 = 1_000;
-/// What the client says of a daemon that does not answer in time.
+/// The client's message when the daemon does not answer in time.
 const UNANSWERED: &str = "did not answer within";
 const SWITCHED_WITHIN: Duration = Duration::from_secs(120);
-/// Of connections that have just begun, and after each change.
+/// For new connections, and after each change.
 const BEGIN_S: f64 = 1.0;
 const SETTLE_S: f64 = 0.1;
 
@@ -34,12 +34,12 @@ pub struct Passing {
     pub way: Direction,
     pub gro: bool,
     pub connections: usize,
-    /// Of both states; 0: their programs are measured alone.
+    /// Of both states; 0: only their programs are measured.
     pub rounds: u64,
     pub window_s: f64,
 }
 
-/// By their names: whether there is a limit, which nothing of the traffic has.
+/// By name: whether there is a limit, which none of the traffic has.
 pub const STATES: [(&str, bool); 2] = [("no-limit", false), ("one-limit", true)];
 
 /// The device under load.
@@ -88,7 +88,7 @@ impl Passing {
 }
 
 impl LoadedPlace<'_> {
-    /// In each round the state that the round before has ended with comes first.
+    /// Each round begins with the state that the round before has ended with.
     fn compare(&mut self, run: &Run, outcome: &mut Outcome) -> Result<()> {
         let mut rounds = Vec::new();
         for number in 0..self.passing.rounds {
@@ -135,7 +135,7 @@ impl LoadedPlace<'_> {
         Ok(UsageTotals::read(self.daemon, self.passing.way)?.since(&before))
     }
 
-    /// What the programs take in each state, apart from the rounds: the kernel's counting costs something itself.
+    /// The programs' run time in each state, apart from the rounds: the kernel's counting costs something itself.
     fn measure_programs(&mut self, run: &Run, outcome: &mut Outcome) -> Result<()> {
         for (state, is_limited) in STATES {
             run.progress.tick(&format!("programs, {}", state));
@@ -158,8 +158,8 @@ impl LoadedPlace<'_> {
         Ok(())
     }
 
-    /// A daemon that a busy machine keeps waiting does not answer in time: it is asked again, and that is counted. Any other
-    /// error is one.
+    /// A daemon on a busy machine may not answer in time: it is asked again, and that is counted. Any other error is
+    /// one.
     fn insist<T>(&self, what: &str, ask: impl Fn() -> Result<T>) -> Result<T> {
         wait_for(what, SWITCHED_WITHIN, || match ask() {
             Ok(answer) => Ok(Some(answer)),

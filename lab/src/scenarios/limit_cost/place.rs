@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A device and a remote host on a wire without a rate. Input: how packets leave and arrive, a running daemon. Output: what has
-//! passed the device's end, what of giveway's stands in the way of packets, and what its programs took.
+//! A device and a remote host on a wire without a rate. Input: how packets leave and arrive, a running daemon. Output:
+//! the device's traffic, giveway's attachments on the packets' path, and its programs' run time.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -8,8 +8,8 @@ use std::time::Instant;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::air::STATION_DEVICE;
 use crate::bpf_objects::{ObjectKind, Runs, attached_links, held_by, runs_of};
+use crate::channel::STATION_DEVICE;
 use crate::giveway::Daemon;
 use crate::meter::is_iterator;
 use crate::namespace::Namespace;
@@ -18,16 +18,16 @@ use crate::proc::numbers;
 use crate::traffic::Direction;
 use crate::uplink::PACKET_BYTES;
 
-/// Those that are there for limits alone.
-const OF_LIMITS: [&str; 5] = ["gw_admit", "gw_come_back", "gw_detour", "gw_leaves", "gw_to_class"];
+/// The programs that exist for limits alone.
+const OF_LIMITS: [&str; 5] = ["gw_admit", "gw_return", "gw_redirect", "gw_leaves", "gw_to_class"];
 
 pub struct LoadedDevice {
     pub device: Namespace,
     pub peer: Namespace,
 }
 
-/// Without a queue of giveway's: what is sent has its limit by a detour, as where no rate is known. And without marks, for
-/// which admission would look at each packet without a limit, too.
+/// Without a queue of giveway's: uploads are redirected to an ifb for their limit, as where no rate is known. And
+/// without marks, for which admission would process unlimited packets, too.
 pub fn configuration() -> Value {
     let classes = ["realtime", "stream", "standard", "bulk", "background"];
     let marks: BTreeMap<_, _> = classes.map(|class| (class, "keep")).into();
@@ -47,13 +47,13 @@ impl LoadedDevice {
         Ok(Self { device, peer })
     }
 
-    /// Packets cross the wire one by one, and those with data are put together as they arrive, or are not. With `gro` the device
-    /// sends them whole, as to hardware that takes them apart.
+    /// Packets cross the wire one by one, and those with data are aggregated on arrival, or not. With `gro` the device
+    /// sends them whole, as to hardware that segments them.
     pub fn set_offloads(&self, way: Direction, gro: bool) -> Result<()> {
         let ethtool = |at: &Namespace, features: &str| at.run("ethtool", &format!("-K {STATION_DEVICE} {features}"));
         let one_by_one = |at: &Namespace| {
             ethtool(at, "tso off gso off")?;
-            // Without it the kernel takes apart what TCP sends only behind tcx and the queue.
+            // Otherwise the kernel segments TCP's packets only after tcx and the queue.
             at.ip(&format!("link set dev {STATION_DEVICE} gso_max_segs 1"))
         };
         match (way, gro) {
@@ -69,7 +69,7 @@ impl LoadedDevice {
         }
     }
 
-    /// What giveway has attached or made in the device's namespace.
+    /// What giveway has attached or created in the device's namespace.
     pub fn attached(&self, daemon: &Daemon) -> Result<[(&'static str, usize); 3]> {
         let links = attached_links(&held_by(daemon.process.id(), ObjectKind::Link));
         let qdiscs = self.device.tc("qdisc show")?;
@@ -127,12 +127,12 @@ impl UsageInterval {
         self.bytes * 8e-6 / self.seconds
     }
 
-    /// As many full ones as the bytes are.
+    /// The bytes as full packets.
     fn packets(&self) -> f64 {
         self.bytes / PACKET_BYTES as f64
     }
 
-    /// Those of limits that have run, each with nanoseconds and runs.
+    /// Programs of limits that have run, each with nanoseconds and runs.
     pub fn of_limits(&self) -> impl Iterator<Item = (&'static str, Runs)> {
         let ran = |name: &&'static str| Some((*name, *self.programs.get(*name)?));
         let of_limits = OF_LIMITS.iter().filter_map(ran);
@@ -153,7 +153,7 @@ impl UsageInterval {
         self.of_limits().map(|(_, runs)| runs.count as f64).sum::<f64>() / self.packets()
     }
 
-    /// The same of all that the daemon holds and that do not run in its own reads.
+    /// The same of all programs of the daemon, except those that run in its own reads.
     pub fn all_ns_per_packet(&self, clock_ns: f64) -> f64 {
         let elsewhere = self.programs.iter().filter(|(name, _)| !is_iterator(name));
         elsewhere.map(|(_, runs)| runs.net_ns(clock_ns)).sum::<f64>() / self.packets()

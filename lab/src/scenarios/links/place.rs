@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A device with two uplinks, a remote host at each, and behind both the same server. Input: routes, and who sends how much
-//! where. Output: what arrives by which link, how long until that is what the link's rate allows, and what giveway says.
+//! A device with two uplinks, a remote host at each, and behind both the same server. Input: routes, and offered
+//! traffic. Output: arrivals by link, how long until they match the link's rate, and giveway's reports.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{RATES_MBIT, SETTLED};
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::interrupt::wait_until;
@@ -84,7 +84,7 @@ impl MultihomedDevice {
         lines.iter().try_for_each(|line| self.device.ip(line))
     }
 
-    /// The links that giveway finds by their routes, unless they are named; each has its queue when this returns.
+    /// The links that giveway selects by their routes, unless named; each has its queue when this returns.
     pub fn start_daemon(&mut self, named: Option<&[&str]>, with_queue: &[usize], more: &Value) -> Result<()> {
         let uplink = |n: usize| json!({"interface": DEVICES[n], "rate_mbit": RATES_MBIT[n]});
         let mut configuration = json!({"cap": {"policy": "none"}, "uplink": [uplink(0), uplink(1)]});
@@ -116,7 +116,7 @@ impl MultihomedDevice {
         self.senders.clear();
     }
 
-    /// What the kernel has at the root, and giveway's status.
+    /// By the kernel's root qdisc and giveway's status.
     pub fn has_queue(&self, link: usize) -> Result<bool> {
         let status = answers::status(&self.device)?;
         let mut links = status.network.links.iter();
@@ -129,7 +129,7 @@ impl MultihomedDevice {
         Ok(String::from_utf8_lossy(&shown).contains(" 6777: root"))
     }
 
-    /// What `status` says of a link's queue.
+    /// The reason in the status of a link's queue.
     pub fn reason(&self, link: usize) -> Result<String> {
         let status = answers::status(&self.device)?;
         let shown = status
@@ -140,7 +140,7 @@ impl MultihomedDevice {
         Ok(shown.map(|shown| shown.queue.reason).unwrap_or_default())
     }
 
-    /// Another tool takes away what giveway has at the root.
+    /// Another tool removes giveway's root qdisc.
     pub fn reset(&self, link: usize) -> Result<()> {
         self.device
             .tc(&format!("qdisc del dev {} root", DEVICES[link]))
@@ -177,8 +177,7 @@ impl MultihomedDevice {
         }))
     }
 
-    /// How long it took, since this moment, until what arrives by each of these links is what its rate allows, and stays
-    /// so for some windows.
+    /// How long, since `began`, until arrivals by each of these links match its rate, for some windows in a row.
     pub fn settle(&mut self, port: u16, links: &[usize], began: Instant) -> Result<Vec<f64>> {
         let mut settled = vec![None; links.len()];
         let mut good = vec![0; links.len()];
@@ -219,7 +218,7 @@ pub fn sender(at: &Namespace, to: &str, port: u16, from: Option<&str>, mbit: f64
     Role::start(at, "reach-sender", &offer)
 }
 
-/// An address that can be used at once.
+/// An address without duplicate address detection.
 pub fn give(at: &Namespace, device: &str, address: &str) -> Result<()> {
     let nodad = if address.contains(':') { " nodad" } else { "" };
     at.ip(&format!("address add {address} dev {device}{nodad}"))

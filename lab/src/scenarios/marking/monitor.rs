@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every frame on the simulated air, as the module's monitor device shows it.
-//! Output: the data frames of stations with TCP or UDP in them: user priority, DSCP, and the station's port.
+//! Every frame on the simulated channel, by the module's monitor device. Output: the data frames of stations with TCP
+//! or UDP in them: user priority, DSCP, and the station's port.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -25,7 +25,7 @@ pub struct Frame {
 pub struct Monitor(OwnedFd);
 
 impl Monitor {
-    /// Sees what is sent from now on.
+    /// Captures from now on.
     pub fn open() -> Result<Self> {
         let all = (libc::ETH_P_ALL as u16).to_be();
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -46,7 +46,7 @@ impl Monitor {
         Ok(Self(socket))
     }
 
-    /// Those that it has seen.
+    /// The captured frames.
     pub fn frames(self) -> Result<Vec<Frame>> {
         let mut frames = Vec::new();
         loop {
@@ -106,13 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn a_station_s_frame_tells_priority_dscp_and_port() {
+    fn station_frame_has_priority_dscp_and_port() {
         let read = read(&frame(0x88, 1, &ipv4(17))).unwrap();
         assert_eq!((read.user_priority, read.dscp, read.local_port), (5, 46, 7001));
     }
 
     #[test]
-    fn other_frames_and_stumps_tell_nothing() {
+    fn other_and_truncated_frames_are_ignored() {
         let whole = frame(0x88, 1, &ipv4(6));
         assert!((0..whole.len() - 6).all(|length| read(&whole[..length]).is_none()));
         for (kind, flags, protocol) in [(0x80, 0, 17), (0x08, 1, 17), (0x88, 2, 17), (0x88, 1, 1)] {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Two simulated radios (mac80211_hwsim): a station and the access point that it is associated with, which knows access
-//! categories (WMM). Only in a guest: the module is the machine's.
-//! Output: two namespaces with a device each, connected; gone when dropped.
+//! Two simulated radios (mac80211_hwsim): a station and its access point, which supports access categories (WMM). Only
+//! in a guest, since the module is machine-wide. Output: two namespaces with a device each, connected; removed when
+//! dropped.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::Run;
 use crate::guest;
 use crate::namespace::Namespace;
@@ -31,7 +31,7 @@ pub struct Radio {
 impl Radio {
     pub fn raise(run: &Run) -> Result<Self> {
         ensure!(guest::is_inside(), "radios are simulated in a guest only");
-        // Those of an earlier variant go with it.
+        // Removes those of an earlier variant.
         drop(run_command(words("modprobe -r mac80211_hwsim")));
         run_command(words("modprobe mac80211_hwsim radios=2"))?;
         run_command(words(&format!("ip link set {} up", super::monitor::DEVICE)))?;
@@ -76,7 +76,7 @@ fn start_hostapd(at: &Namespace, run: &Run) -> Result<Process> {
     let mut lines = BufReader::new(said).lines();
     let is_up = lines.any(|line| line.is_ok_and(|line| line.contains("AP-ENABLED")));
     ensure!(is_up, "hostapd ended before there was an access point");
-    // Somebody has to read what else it says.
+    // Its further output has to be read.
     std::thread::spawn(move || lines.for_each(drop));
     Ok(hostapd)
 }

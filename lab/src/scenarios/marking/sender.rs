@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The two ends of what `marking` sends. The role `marking-sender` sends some messages by each of its flows, one flow
-//! after the other, and reports how many; `marking-sink` takes them all.
+//! The two ends of the traffic of `marking`. The role `marking-sender` sends some messages by each of its flows, one
+//! flow after the other, and reports how many; `marking-sink` receives them all.
 
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -21,7 +21,7 @@ pub struct MarkedFlow {
     pub is_tcp: bool,
     pub to: String,
     pub local_port: u16,
-    /// That it sets on its socket.
+    /// Set on its socket.
     pub dscp: u8,
 }
 

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::modem_queue::start_queue;
 use super::passed::counted;
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::Guest;
@@ -57,7 +57,7 @@ enum Method {
     FqCodel,
     /// giveway, told the rate; on the trace the least.
     Fixed,
-    /// giveway, told a little less, as docs/queue.md advises: a link carries hardly ever just what it is said to.
+    /// giveway, told a little less, as docs/explanation/queue-and-admission.md advises: a link carries hardly ever just what it is said to.
     Below,
     /// giveway, not told.
     Auto,
@@ -214,7 +214,7 @@ fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
     outcome.set(run.name, "probe_p50_ms", percentile(&waits_ms, 50.0));
     outcome.set(run.name, "probe_p95_ms", percentile(&waits_ms, 95.0));
     let rate = found.and_then(|found| found.rate_bytes_per_s);
-    outcome.set(run.name, "found_mbit", rate.map(|rate| rate as f64 / 125e3));
+    outcome.set(run.name, "estimated_mbit", rate.map(|rate| rate as f64 / 125e3));
     let known = queue.and_then(|queue| known_as_tcp_percent(&queue.counters?));
     outcome.set(run.name, "known_as_tcp_percent", known);
     if trial.method == Method::Plain {

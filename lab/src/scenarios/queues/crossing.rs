@@ -6,7 +6,7 @@
 use anyhow::Result;
 use strum::IntoStaticStr;
 
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::namespace::Namespace;
 use crate::network::join_router;
 use crate::uplink::PACKET_BYTES;

@@ -137,7 +137,7 @@ fn promises(name: &str) -> Vec<Check> {
     let share = Relation::AtLeast(BEST_EFFORT_MBIT);
     vec![
         zero("late"),
-        zero("refused_untold"),
+        zero("refused_unnotified"),
         zero("refused_miscounted"),
         Check::metric(name, "best_effort_goodput_mbit", share).always(),
     ]

@@ -10,7 +10,7 @@ use giveway_engine::downlink::PART;
 use serde_json::json;
 
 use super::crossing::{Crossing, FAR_ADDRESS, RouterLink, RouterQueue, SECOND_ADDRESS};
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::Guest;

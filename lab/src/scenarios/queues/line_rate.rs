@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::iperf3;
 use super::passed::counted;
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::Guest;

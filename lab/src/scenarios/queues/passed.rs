@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_window_is_looked_at() {
+    fn every_window_is_measured() {
         // A megabyte in the first second, then nothing.
         let samples = [(0.0, 0.0), (1.0, 1e6), (2.0, 1e6), (3.0, 1e6)];
         assert_eq!(windows(&samples, 2.0), [4.0, 0.0]);

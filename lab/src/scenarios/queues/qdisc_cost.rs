@@ -90,7 +90,7 @@ pub fn bounds() -> Vec<Check> {
     ]
 }
 
-const PROGRAMS: [&str; 5] = ["gw_admit", "gw_enqueue", "gw_dequeue", "gw_gate", "gw_mark_send"];
+const PROGRAMS: [&str; 5] = ["gw_admit", "gw_enqueue", "gw_dequeue", "gw_cpu_gate", "gw_touch_send"];
 
 /// Nanoseconds a packet of the whole way with the queue, and without any on the same wire; the difference is the
 /// queue's, timers and softirqs included. Instructions, where the clock is virtual.

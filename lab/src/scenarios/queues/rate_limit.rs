@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::iperf3;
 use super::passed::{Limit, counted, sample, stays_near};
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, wait_until_queued};
 use crate::guest::Guest;
@@ -49,7 +49,7 @@ const HTB: LinkQueue = LinkQueue {
 };
 const QDISC: LinkQueue = LinkQueue {
     name: "qdisc",
-    backend: "qdisc",
+    backend: "bpf",
     guest: Some(Guest::VIRTUAL),
     about: "the BPF qdisc",
     ..HTB

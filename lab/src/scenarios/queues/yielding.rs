@@ -56,7 +56,7 @@ const SECOND_AFTER_S: f64 = 5.0;
 /// For which two background transfers run.
 const PAIR_S: f64 = 120.0;
 const REQUEST_BYTES: u64 = 100 * KB;
-/// docs/background.md: an eighth of the round trip.
+/// docs/explanation/background.md: an eighth of the round trip.
 const TARGET_MS: f64 = RTT_MS as f64 / 8.0;
 /// Below it the background is out of the way; from the other on it is back.
 const AWAY: f64 = 0.05;

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::sender::{Offer, SocketKind};
 use super::{LIMIT_MBIT, OFFERED_MBIT, SendingPath};
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::Run;
 use crate::giveway::{Daemon, answers, binary, wait_until_queued};
 use crate::interrupt::wait_until;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where README.md's commands run as they stand: `nas` and `example.org` are a remote host with a real sshd and an HTTPS server
-//! behind a modem of 20 Mbit/s, `/etc`, `/opt` and the programs are a folder's, in a mount namespace of each command's own.
+//! behind a modem of 20 Mbit/s, `/etc` and the programs are a folder's, in a mount namespace of each command's own.
 //! Input: lines for a shell. Output: what they said, which class giveway gives, and what the remote host counted.
 
 use std::fmt;
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::air::STATION_DEVICE;
 use crate::cgroup::Cgroup;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::{Run, TemporaryFolder, pause};
 use crate::giveway::{Daemon, answers, binary};
 use crate::guest::find;
@@ -46,7 +46,7 @@ const CERTIFICATE: &str = "[req]\ndistinguished_name=name\nx509_extensions=more\
                            subjectAltName=DNS:example.org\nbasicConstraints=CA:true\n";
 const USERS: &str = "sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\nnobody:x:65534:65534::/:/usr/sbin/nologin\n";
 /// `$1`: the folder; then the command, for which the rest of the machine is as it is.
-const ENTER: &str = "f=$1; shift; mkdir -p /opt; mount --bind $f/etc /etc; mount --bind $f/opt /opt; \
+const ENTER: &str = "f=$1; shift; mount --bind $f/etc /etc; \
                      mount --bind /usr/bin $f/programs; mount --bind $f/bin /usr/bin; cd $f/home; exec \"$@\"";
 
 /// Fields go in this order: what runs, then where it runs, then its files.
@@ -319,7 +319,6 @@ fn furnish(folder: &Path) -> Result<()> {
     for name in [
         "etc/giveway/rules.d",
         "etc/ssl/certs",
-        "opt/photos/bin",
         "programs",
         "bin",
         "home/photos",
@@ -360,7 +359,6 @@ fn furnish(folder: &Path) -> Result<()> {
     }
     symlink(outside(&binary()?, folder), folder.join("bin/giveway"))?;
     fs::copy(find("sleep")?, folder.join("bin/camera"))?;
-    fs::copy(find("curl")?, folder.join("opt/photos/bin/upload"))?;
     let photo = folder.join("home/photos/one.jpg");
     let mut random = std::io::Read::take(File::open("/dev/urandom")?, PHOTO_BYTES);
     std::io::copy(&mut random, &mut File::create(photo)?)?;

@@ -2,24 +2,19 @@
 //! The recipes as README.md has them. Input: the file, as it was when the lab was built. Output: commands and
 //! configurations, word for word. A recipe that is new, gone or of another kind is an error: nothing is left out.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 const README: &str = include_str!("../../../../README.md");
+const RECIPES: &str = "Three recipes";
 const INDENT: &str = "    ";
 
 pub struct Recipes {
     /// Without the package's own build.
     pub install: Vec<String>,
     pub laptop: Vec<String>,
-    pub rule: String,
-    /// The key in `[link]` that lets other kernels than the newest hold a limit.
-    pub rate: &'static str,
-    /// By which the rule is read.
-    pub reload: String,
     pub robot: String,
     pub robot_commands: Vec<String>,
-    pub edge: String,
-    pub download: String,
+    pub edge_commands: Vec<String>,
 }
 
 impl Recipes {
@@ -28,42 +23,23 @@ impl Recipes {
     }
 
     fn of(text: &str) -> Result<Self> {
-        let blocks = blocks(section(text, "Four recipes")?);
+        let blocks = blocks(section(text, RECIPES)?);
         ensure!(
-            blocks.len() == 5,
-            "README.md has {} blocks of recipes, and this scenario runs 5",
+            blocks.len() == 3,
+            "README.md has {} blocks of recipes, and this scenario runs 3",
             blocks.len()
         );
-        let [laptop, rule, robot, edge, download] = [0, 1, 2, 3, 4].map(|number| split(&blocks[number]));
-        let install = blocks_of_install(text)?;
-        let reload = "sudo giveway reload";
+        let [laptop, robot, edge] = [0, 1, 2].map(|number| split(&blocks[number]));
         ensure!(
-            text.contains(&format!("`{reload}`")),
-            "README.md does not say `{reload}`"
-        );
-        ensure!(
-            laptop.1.is_empty() && rule.0.is_empty() && edge.0.is_empty(),
+            laptop.0.len() == 3 && laptop.1.is_empty() && !robot.1.is_empty() && edge.1.is_empty(),
             "README.md's recipes are of other kinds"
         );
-        let [download_line] = &download.0[..] else {
-            bail!("README.md's download is not one command");
-        };
-        let rate = "rate_mbit";
-        let hint = format!("`{rate}` in `[link]`");
-        ensure!(
-            section(text, "Four recipes")?.contains(&hint),
-            "README.md does not say {hint}"
-        );
         Ok(Self {
-            install,
-            rate,
+            install: blocks_of_install(text)?,
             laptop: laptop.0,
-            rule: rule.1,
-            reload: reload.to_owned(),
             robot: robot.1,
             robot_commands: robot.0,
-            edge: edge.1,
-            download: download_line.clone(),
+            edge_commands: edge.0,
         })
     }
 }
@@ -93,7 +69,10 @@ fn blocks(text: &str) -> Vec<String> {
 fn split(block: &str) -> (Vec<String>, String) {
     let is_command = |line: &&str| ["giveway ", "sudo "].iter().any(|word| line.starts_with(word));
     let (commands, rest): (Vec<&str>, Vec<&str>) = block.lines().partition(is_command);
-    (commands.into_iter().map(Into::into).collect(), rest.join("\n"))
+    (
+        commands.into_iter().map(Into::into).collect(),
+        rest.join("\n").trim().to_owned(),
+    )
 }
 
 /// All but the package's own build.
@@ -120,20 +99,19 @@ mod tests {
             "{:?}",
             recipes.install
         );
+        assert_eq!(recipes.laptop.len(), 3);
         assert!(recipes.laptop[0].starts_with("giveway exec "), "{:?}", recipes.laptop);
-        assert!(recipes.rule.starts_with("[[rule]]\nexe = "), "{}", recipes.rule);
+        assert!(recipes.laptop[2].contains(" --down "), "{:?}", recipes.laptop);
         assert!(
-            recipes.robot.contains("[[deadline]]") && !recipes.robot.contains("sudo"),
+            recipes.robot.starts_with("[[deadline]]") && !recipes.robot.contains("sudo"),
             "{}",
             recipes.robot
         );
-        assert_eq!(recipes.robot_commands.len(), 1);
-        assert!(recipes.edge.contains("[[uplink]]"), "{}", recipes.edge);
-        assert!(recipes.download.contains(" --down "), "{}", recipes.download);
+        assert_eq!((recipes.robot_commands.len(), recipes.edge_commands.len()), (4, 3));
     }
 
     #[test]
-    fn a_recipe_that_nothing_runs_is_an_error() {
+    fn unknown_recipe_is_an_error() {
         let more = README.replacen("**A robot.**", "    giveway more\n\nand\n\n**A robot.**", 1);
         assert!(Recipes::of(&more).is_err());
     }

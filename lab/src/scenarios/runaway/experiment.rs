@@ -181,7 +181,7 @@ fn is_blamed(kind: RunawayKind, place: &Namespace, programs: &[PathBuf], pids: &
     let is_reason = |reason: &str| match kind {
         // Whichever is noticed first.
         RunawayKind::SpinnerOne | RunawayKind::SpinnerAll => reason.contains("budget") || has_starved_others(reason),
-        RunawayKind::ForkBomb { .. } => reason.contains("budget") || reason.contains("tasks at most"),
+        RunawayKind::ForkBomb { .. } => reason.contains("budget") || reason.contains("tasks"),
         RunawayKind::Together { .. } => has_starved_others(reason),
     };
     let is_blame = |change: &Change| is_ours(&change.name) && answers::is_demotion(change) && is_reason(&change.reason);

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::shell::Shell;
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::giveway::realtime::PRIORITY;
 use crate::giveway::{Daemon, answers};
 use crate::interrupt::{pause_until, wait_until};

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::target::{Target, TargetKind, USER};
 use super::transfer::{FAR_ADDRESS, ReceivedBytes};
 use super::views::Web;
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::Run;
 use crate::giveway::{Daemon, answers, binary};
 use crate::interrupt::wait_until;

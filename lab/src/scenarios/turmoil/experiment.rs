@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use super::leaks::Holdings;
 use super::operations::{Happened, OPERATIONS, Operator};
 use super::stage::TurmoilTestbed;
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::experiment::Run;
 use crate::giveway::Daemon;
 use crate::interrupt::{pause_until, wait_for};

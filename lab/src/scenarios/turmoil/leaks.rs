@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_add_up_or_say_by_how_much_they_do_not() {
+    fn counters_report_their_imbalance() {
         let counters = BandCounters {
             queued_packets: 10,
             sent_packets: 5,

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::leaks::{BandCounters, counters};
 use super::stage::TurmoilTestbed;
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::giveway::{self, Daemon, answers};
 use crate::interrupt::pause_until;
 use crate::traffic::hostile::{BACKGROUND_PORT, RULE_PORT, below, is_one_in, pick};
@@ -328,7 +328,7 @@ impl<'a> Operator<'a> {
             "cap": {"policy": "none"},
             "link": link,
             "queue": {
-                "backend": pick(random, &["qdisc", "qdisc", "auto", "htb"]),
+                "backend": pick(random, &["bpf", "bpf", "auto", "htb"]),
                 "admission": admission,
                 "drop_late": drop_late,
                 "cpu_gate": cpu_gate,

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::air::STATION_DEVICE;
+use crate::channel::STATION_DEVICE;
 use crate::namespace::Namespace;
 use crate::network::{End, add_pair};
 use crate::outcome::Metrics;
@@ -76,7 +76,7 @@ impl TurmoilTestbed {
             // A packet that waits for its peer never comes to the queue.
             let mac = text(FAR_MAC);
             let _ = self.near.ip(&format!(
-                "peer replace {address} lladdr {mac} dev {device} nud permanent"
+                "neighbour replace {address} lladdr {mac} dev {device} nud permanent"
             ));
         }
     }

@@ -11,8 +11,8 @@ use anyhow::Result;
 use super::super::Testbed;
 use super::super::place::{Network, Place};
 use super::{Measure, Probe};
-use crate::air::AirInterval;
 use crate::cell::Cell;
+use crate::channel::ChannelInterval;
 use crate::experiment::Run;
 use crate::giveway::Recorder;
 use crate::giveway::answers::{CapChange, Status, active_caps};
@@ -155,7 +155,7 @@ impl Measure for Transferring<'_> {
                     running.start(at, place.far()?.address, senders, end_s)?;
                 }
                 (Step::Begin, Network::AccessPoint(cell)) => {
-                    observed.begin = cell.air.counters()?;
+                    observed.begin = cell.channel.counters()?;
                     waited = cell.daemons_waited_ns()?;
                 }
                 (Step::ReadCaps, Network::AccessPoint(cell)) if cell.has_daemons() => {
@@ -163,7 +163,7 @@ impl Measure for Transferring<'_> {
                     observed.caps.extend(caps.map(|cap| cap as f64));
                 }
                 (Step::End, Network::AccessPoint(cell)) => {
-                    observed.end = cell.air.counters()?;
+                    observed.end = cell.channel.counters()?;
                     let since = cell
                         .daemons_waited_ns()?
                         .into_iter()
@@ -264,12 +264,12 @@ fn measure_flows(outcome: &mut Outcome, point: &str, transfer: &Transfers, flows
 fn measure_air(outcome: &mut Outcome, point: &str, transfer: &Transfers, observed: &Observed) {
     let (from_s, to_s) = (transfer.warmup_s, transfer.warmup_s + transfer.seconds);
     let Observed { begin, end, .. } = observed;
-    let air = AirInterval { begin, end };
-    outcome.set(point, "collisions_percent", air.collisions_percent());
-    outcome.set(point, "busy_percent", air.busy_percent());
+    let channel = ChannelInterval { begin, end };
+    outcome.set(point, "collisions_percent", channel.collisions_percent());
+    outcome.set(point, "busy_percent", channel.busy_percent());
     outcome.set(point, "lateness_p99_us", end.lateness_us.p99 as f64);
     if let Some(expired) = observed.expired {
-        outcome.set(point, "report_airtime_percent", air.report_airtime_percent());
+        outcome.set(point, "report_airtime_percent", channel.report_airtime_percent());
         outcome.set(point, "false_expiries", expired);
         outcome.set(point, "peers", observed.peers);
         outcome.set(point, "daemon_waited_percent", observed.waited_percent);

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_has_given_way_when_it_has_nothing_for_half_a_second() {
+    fn transfer_has_yielded_after_half_a_second_without_bytes() {
         let since = |more| arrivals().settles_s(&[PORT], (SECOND, 4 * SECOND), 1.0, more);
         assert_eq!(since(false), Some(0.98));
         assert_eq!(since(true), Some(0.0));
@@ -115,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_is_seen_when_the_probe_arrives() {
+    fn queue_is_timed_at_the_probes_arrival() {
         let all = (0, 4 * SECOND);
         assert_eq!(arrivals().first_waiting_ns(all, 10.0), Some(2 * SECOND + 30_000_000));
         assert_eq!(arrivals().delays_ms((0, 2 * SECOND)), [3.0]);
     }
 
     #[test]
-    fn the_first_of_a_transfer_is_the_first_bin_with_anything() {
+    fn transfer_begins_with_its_first_nonempty_bin() {
         assert_eq!(arrivals().first_ns(PORT, SECOND / 2), Some(SECOND / 2));
         assert_eq!(arrivals().first_ns(PORT, 3 * SECOND), None);
     }

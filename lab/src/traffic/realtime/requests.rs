@@ -27,7 +27,7 @@ pub const REQUEST_BYTES: usize = 200;
 const PRIORITY: i32 = 50;
 /// The answers to the last requests.
 const DRAIN_NS: u64 = 1_000_000_000;
-/// As docs/queue.md has it: type, length, microseconds; then the end of the options.
+/// As docs/how-to/send-deadlines.md has it: type, length, microseconds; then the end of the options.
 const OPTION_DEADLINE: u8 = 0x9e;
 
 #[derive(Deserialize, Serialize)]

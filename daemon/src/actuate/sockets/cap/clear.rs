@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Undoes what giveway changed on sockets when the process that did is gone (bpf/clear.bpf.c). Input: the marks, or where there are
+//! Undoes what giveway changed on sockets when the process that did is gone (bpf/clear.bpf.c). Input: the saved state, or where there are
 //! none, the values that were recorded before they were used. Output: what was undone, socket by socket.
 
 use std::fmt::{self, Display, Formatter};
@@ -11,7 +11,7 @@ use giveway_engine::model::Cookie;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
-use super::ease::Ease;
+use super::avoidance::Avoidance;
 use crate::kernel::check_requirements;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::records::{bytes_of, counters};
@@ -19,10 +19,10 @@ use crate::kernel::scanner::{self, SocketProtocol};
 use crate::kernel::skeletons::clear as skeleton;
 use skeleton::types;
 
-pub use types::gw_mark as Mark;
+pub use types::gw_saved_socket as SavedSocket;
 
 /// The newest layout of a mark that is known here.
-pub const LAYOUT: u32 = types::gw_mark_layout::GW_MARK_LAYOUT.0;
+pub const LAYOUT: u32 = types::gw_saved_layout::GW_SAVED_LAYOUT.0;
 const CWND_CLAMP: u32 = types::gw_setting::GW_CWND_CLAMP.0;
 const SETTINGS: [(u32, &str); 4] = [
     (types::gw_setting::GW_PACING_RATE.0, "pacing rate"),
@@ -61,17 +61,17 @@ pub struct Clear {
     undo: Link,
     our_values: MapHandle,
     state: MapHandle,
-    _ease: Option<Ease>,
+    _avoidance: Option<Avoidance>,
 }
 
 impl Clear {
     /// Loads what an undo needs, for the namespace of this number, which must be the caller's own. A dry run only finds.
-    pub fn open(netns_inum: u32, marks: Option<&MapHandle>, dry_run: bool) -> Result<Self> {
+    pub fn open(netns_inum: u32, saved: Option<&MapHandle>, dry_run: bool) -> Result<Self> {
         check_requirements()?;
         scanner::check(SocketProtocol::Tcp)?;
         // Without it the clear is plain, which is still a clear.
-        let ease = (!dry_run)
-            .then(|| Ease::register(&format!("gwl{netns_inum:08x}")).ok())
+        let avoidance = (!dry_run)
+            .then(|| Avoidance::register(&format!("gwl{netns_inum:08x}")).ok())
             .flatten();
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::ClearSkelBuilder::default();
@@ -83,16 +83,18 @@ impl Clear {
             .context("the clear program has no constants")?;
         constants.netns_inum = netns_inum;
         constants.dry_run = dry_run.into();
-        constants.ease_name = ease.as_ref().map(Ease::kernel_name).unwrap_or_default();
-        if let Some(marks) = marks {
-            explain("use the marks", || open.maps.gw_marks.reuse_fd(marks.as_fd()))?;
+        constants.avoidance_name = avoidance.as_ref().map(Avoidance::kernel_name).unwrap_or_default();
+        if let Some(saved) = saved {
+            explain("use the saved state", || {
+                open.maps.gw_saved_socks.reuse_fd(saved.as_fd())
+            })?;
         }
         let skeleton = explain("load the clear program", || open.load())?;
         Ok(Self {
             undo: explain("attach the clear", || skeleton.progs.gw_undo.attach())?,
             our_values: MapHandle::try_from(&skeleton.maps.our_values).context("cannot keep the map of values")?,
             state: MapHandle::try_from(&skeleton.maps.bss).context("cannot keep the clear's state")?,
-            _ease: ease,
+            _avoidance: avoidance,
         })
     }
 
@@ -143,9 +145,9 @@ impl Clear {
     }
 }
 
-/// Undoes all that these marks tell of one kind of change; returns on how many sockets.
-pub fn restore(netns_inum: u32, marks: &MapHandle, what: &str) -> Result<usize> {
-    let mut found = Clear::open(netns_inum, Some(marks), false)?.run(&[])?;
+/// Undoes all of one kind that this saved state records; returns on how many sockets.
+pub fn restore(netns_inum: u32, saved: &MapHandle, what: &str) -> Result<usize> {
+    let mut found = Clear::open(netns_inum, Some(saved), false)?.run(&[])?;
     // A newer giveway's are its own.
     found.retain(|one| one.layout <= LAYOUT);
     if let Some(errno) = found.iter().find_map(|one| one.error) {

@@ -44,7 +44,7 @@ fn a_newer_version_is_refused_by_number() {
 fn a_record_of_version_1_is_drawn_and_nothing_of_it_counts_as_broken() {
     let changes = [
         r#"{"t_ns":1100000000,"kind":"cap","cookie":7,"old":null,"new":43,"rule":"fixed","reason":"8 devices","made":true}"#,
-        r#"{"t_ns":1200000000,"kind":"queue","interface":"wlan0","old":"noqueue (not ours)","new":"htb at 20000 kbit/s","rule":"auto","reason":"wlan0 carries 20 Mbit/s","made":true}"#,
+        r#"{"t_ns":1200000000,"kind":"queue","interface":"wlan0","old":"noqueue (not giveway's)","new":"htb at 20000 kbit/s","rule":"auto","reason":"wlan0 has 20 Mbit/s","made":true}"#,
         r#"{"t_ns":1300000000,"kind":"senders","devices":8,"connections":1}"#,
     ];
     let text = [

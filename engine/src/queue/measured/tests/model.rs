@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The model: a millisecond a step, whole packets. Of CUBIC it has the window's growth and its answer to a loss, of
-//! fq_codel the turns of flows and the drops.
+//! The model, in steps of a millisecond and whole packets: CUBIC's window growth and its response to loss, fq_codel's
+//! fairness and drops.
 
 use std::collections::VecDeque;
 
@@ -8,10 +8,10 @@ use super::super::*;
 
 const PACKET: f64 = 1514.0;
 const SEGMENT: u32 = 1448;
-/// What the modem holds.
+/// The modem's buffer.
 const BELOW_PACKETS: usize = 1_000;
 const OURS_PACKETS: usize = 1_000;
-/// What a slow remote host's router holds.
+/// The buffer before a slow remote host.
 const FAR_PACKETS: f64 = 500.0;
 const POLL_MS: u64 = 100;
 
@@ -28,16 +28,16 @@ pub enum Load {
         mbit: f64,
         from_s: f64,
     },
-    /// Behind the same modem, but not through our queue.
+    /// Behind the same modem, but not through giveway's queue.
     Stranger {
         round_trip_ms: u64,
     },
-    /// The path goes on over a link that is slower, with a queue of its own.
+    /// The path continues over a slower link with its own queue.
     SlowRemoteHost {
         round_trip_ms: u64,
         mbit: f64,
     },
-    /// Its remote host acknowledges a packet in so many milliseconds. It has so many in flight, and takes no loss for anything.
+    /// Its remote host acknowledges a packet every so many milliseconds; it keeps so many in flight and ignores losses.
     Hoards {
         packets: u64,
         every_ms: u64,
@@ -46,9 +46,9 @@ pub enum Load {
 
 #[derive(Clone, Copy, PartialEq)]
 pub enum Way {
-    /// Our queue paces nothing and drops nothing.
+    /// Giveway's queue neither shapes nor drops.
     Plain,
-    /// It knows the rate.
+    /// It knows the true rate.
     Told,
     Auto,
 }
@@ -60,8 +60,7 @@ impl Link {
         Self(Box::new(mbit))
     }
 
-    /// Every half second its rate is multiplied by 2 to the power of a number between -1 and 1, all equally likely,
-    /// and reflected where it would leave 1 to 20 Mbit/s.
+    /// Every half second the rate is multiplied by 2^x, x uniform in -1 to 1, and reflected at 1 and 20 Mbit/s.
     pub fn trace(seed: u64) -> Self {
         let mut state = seed;
         let mut next = move || {
@@ -88,15 +87,15 @@ impl Link {
 #[allow(dead_code, reason = "shown where a bound is missed")]
 pub struct Ran {
     pub goodput_mbit: f64,
-    /// In the queue below ours.
+    /// At the bottleneck.
     pub below_p50_ms: f64,
     pub below_p95_ms: f64,
     /// In both.
     pub wait_p50_ms: f64,
     pub wait_p95_ms: f64,
-    /// Of the packets that were sent while deadlines were promised, so many waited below for 10 ms more than was promised by.
+    /// The fraction of the packets sent under a guarantee that waited 10 ms longer at the bottleneck than guaranteed.
     pub broken: f64,
-    /// In the end; infinite: nothing is paced.
+    /// Finally; infinite: not shaping.
     pub paced_mbit: f64,
 }
 
@@ -130,7 +129,7 @@ struct Flow {
     smoothed_ms: f64,
     latest_ms: u64,
     delivered: u32,
-    /// Where its path goes on over a slower link: what a packet takes there, and when that is free.
+    /// Over the slower link: the time for a packet, and when it is free.
     far_packet_ms: f64,
     far_free_ms: f64,
     hoards: bool,
@@ -342,7 +341,7 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
             let Some(packet) = below.pop_front() else { break };
             link_credit -= PACKET;
             let round_trip_ms = flows[packet.flow].round_trip_ms;
-            // Acknowledgements come a little unevenly.
+            // With a little jitter.
             let at = now_ms + round_trip_ms.unwrap_or(1).max(1) + jitter(now_ms);
             let flow = &mut flows[packet.flow];
             let waits_ms = (flow.far_free_ms - now_ms as f64).max(0.0);

@@ -1,49 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When limits are given up, and how they come back. Input: what a poll has seen. Output: why they are given up, if they are.
+//! When limits are suspended, and how they return. Input: the sample of a poll. Output: the reason for a suspension, if
+//! any.
 //!
-//! A stranger shows in a queue that stays though all yield, in too little being moved beside what plain TCP would move, or
-//! in peers that have given theirs up.
+//! A station without giveway shows in a queue that stays although all yield, in a goodput far below plain TCP's, or in
+//! peers that have suspended their limits.
 
 use super::super::plain::BASELINE_S;
 use super::super::sample::Sample;
 use super::{Control, OTHERS_END_S, Phase, REPORT_S, STAYS, Why, is_round};
 
-/// The others have no limits where they have so many times what this device had.
+/// The peers have no limits if they have this multiple of what this device had.
 const OUTGROWN: f64 = 2.0;
-/// And who has given limits up alone takes what the others leave: once it has so many times what they have, for so long, it returns. (Not
-/// sooner: beside a stranger the others give theirs up some seconds later.)
+/// A device that suspended its limits alone takes what the others leave: once it has this multiple of theirs for this
+/// long, it resumes. (Not sooner: beside a station without giveway the others suspend some seconds later.)
 const ALONE_FOR_S: f64 = 15.0;
-/// A queue is somebody else's that stands for so long, ...
+/// A queue belongs to others if it stands for this long, ...
 const STANDS_S: f64 = 8.0;
-/// ... of which more than `STAYS` is left by each round of sending half of what is got, from the second on (the first begins
-/// with what was got before), but not within `OTHERS_END_S` of a baseline, ...
-/// (a peer that sees this part of what is too long sees the same queue; on one's own path, where it is so many times
-/// too long), ...
+/// ... and more than `STAYS` is left by each round of draining from the second on (the first starts from an earlier
+/// goodput), but not within `OTHERS_END_S` of a baseline, ... (a peer that sees this part of the upper threshold sees
+/// the same queue; on the own path alone, this multiple is too long), ...
 const SHARED: f64 = 0.6;
 const OWN: f64 = 1.5;
-/// ... that takes longer than this to empty, and so many round trips, ...
+/// ... that takes longer than this to drain, and this many RTTs, ...
 const LASTS_S: f64 = 5.0;
 const LASTS_ROUNDS: f64 = 6.0;
-/// ... or beside which the group moves too little of what plain TCP would (`plain`). Then nothing is limited for so long: the
-/// same each time and for all, or they would not be in step.
+/// ... or if beside it the group has too little of plain TCP's goodput (`plain`). Then limits are suspended for this
+/// long: the same each time and for all, so that devices stay in step.
 const SUSPENDED_S: f64 = 120.0;
-/// Too little is moved once it is for so long.
+/// The goodput is too low once it is for this long.
 const SURE_S: f64 = 4.0;
-/// However much the group moves, less than this part of an equal share of what plain TCP would is not worth it to this device: then
-/// somebody takes it, in the group or not.
+/// Whatever the group's goodput, less than this part of an equal share of plain TCP's is not worth it to this device:
+/// then somebody takes it, in the group or outside.
 const FAIR: f64 = 0.7;
-/// Nobody else of the group has sent for so long: longer than a collapse swallows reports.
+/// No peer has sent for this long: longer than a collapse swallows reports.
 const ALONE_S: f64 = 30.0;
-/// What a lone device repeats is lost as well once nothing is seen for so long, and so many round trips.
+/// A lone device's retransmissions are lost as well once there is no sample for this long, and for this many RTTs.
 const LOST_S: f64 = 3.0;
 const LOST_ROUNDS: f64 = 6.0;
-/// Who repeats what was lost, and sees nothing, takes nobody for a stranger for so long.
+/// A retransmitting device without samples suspends nothing for this long.
 const REPEATS_S: f64 = 10.0;
-/// Soon after a baseline, for so long.
+/// How long it has to last soon after a baseline.
 const EARLY_S: f64 = 0.5;
 
 impl Control {
-    /// Whether a queue is somebody else's, or less is moved than limits are worth.
+    /// Whether a queue belongs to others, or the goodput is lower than limits are worth.
     pub(super) fn strange(&mut self, seen: &Sample, wait_s: f64, too_long_s: f64, dt_s: f64) -> Option<Why> {
         if let Phase::Suspended { until_s, reason } = self.phase {
             self.of_plain = None;
@@ -59,7 +59,7 @@ impl Control {
         let is_worse = is_robbed || part.is_some_and(|part| part < self.wish.worth);
         self.worse_s = if is_worse { self.worse_s + dt_s } else { 0.0 };
         if self.is_unsampled(seen) {
-            // Nobody else tells a lone device what waits, and with limits a loss is repaired later than without.
+            // A lone device has no reports of the delay, and limits delay loss recovery.
             let silent_s = seen.now_s - self.sampled_s;
             if self.is_alone(seen.now_s) && silent_s > LOST_S.max(LOST_ROUNDS * seen.min_rtt_s) {
                 return Some(Why::Lost);
@@ -83,7 +83,7 @@ impl Control {
             Phase::Drain { .. } => self.does_not_empty(seen, wait_s, too_long_s, stays).then_some(stays),
             Phase::Steady if self.stands_s > STANDS_S => Some(stays),
             Phase::Steady => {
-                // Where nothing waits, it is not for a queue that less is moved.
+                // Without a queue, low goodput is not its cost.
                 let waits = self.waits_s > self.wish.waits * self.aim_s;
                 let is_clear = self.worse_s > SURE_S || part.is_some_and(|part| part < self.wish.clearly);
                 (waits && is_clear).then_some(Why::Worse)
@@ -96,7 +96,7 @@ impl Control {
         now_s - self.accompanied_s > ALONE_S
     }
 
-    /// Whether a queue that is emptied stays though this device yields.
+    /// Whether a queue stays although this device yields.
     fn does_not_empty(&self, seen: &Sample, wait_s: f64, too_long_s: f64, stays: Why) -> bool {
         let Phase::Drain {
             round,
@@ -108,25 +108,24 @@ impl Control {
         else {
             return false;
         };
-        // Whose queue is it, where nobody else of the group sends? Where others do, they may have begun later, and end their
-        // baseline later.
+        // Without peers the queue may be on the own path. Peers may have begun later, and end their baseline later.
         let has_others = seen.senders > seen.own;
         let rounds = if has_others { 2 } else { 1 };
         let is_after_baseline = has_others && before.is_infinite() && seen.now_s - first_s < OTHERS_END_S;
-        // One that was short and has grown again did answer.
+        // A queue that was short and has grown again did respond.
         let least_s = if stays == Why::Own { OWN } else { STAYS } * too_long_s;
         let is_long = wait_s.min(waited_s) > least_s && wait_s > STAYS * waited_s;
         let is_left = is_long && round >= rounds && !is_after_baseline && self.yields(seen);
         let lasts = seen.now_s - first_s > LASTS_S + LASTS_ROUNDS * (seen.min_rtt_s + wait_s);
-        // What nothing has passed since the round began says nothing; and where the others see no queue, who gets less than half
-        // of its floor repeats what was lost: how long that took is no queue either.
+        // A sample is needed from this round; and where the peers see no queue, a device below half of its floor was
+        // retransmitting, whose delay is no queue.
         let is_new = self.delivered_s > since_s && wait_s > 0.5 * self.aim_s;
         let is_queue = is_new && (stays == Why::Strange || seen.rate > 0.5 * self.floor);
         is_queue && is_round(seen, since_s, wait_s) && (is_left || lasts)
     }
 
-    /// While a queue is emptied those who yield have small windows. Where most have far larger ones than this device had
-    /// before, they have given their limits up, and whoever keeps them is starved.
+    /// While draining, devices that yield have small windows. If most have far larger ones than this device had before,
+    /// they have suspended their limits, and a device that keeps them starves.
     fn is_outgrown(&mut self, seen: &Sample, wait_s: f64, too_long_s: f64, dt_s: f64) -> bool {
         let had = match self.phase {
             Phase::Drain { before, .. } if wait_s > too_long_s && seen.now_s - self.returned_s > OTHERS_END_S => {
@@ -139,12 +138,11 @@ impl Control {
         self.outgrown_s > REPORT_S
     }
 
-    /// Soon after a baseline what plain TCP moves here is fresh, and a stranger takes more with each second. So it does not
-    /// wait until the share has settled: packets wait, here and elsewhere, and it is not for a share that is too large.
+    /// Soon after a baseline plain TCP's goodput is fresh, and a station without giveway takes more each second. So it
+    /// does not wait until the share has settled: packets queue, here and at the peers, and the share is not too large.
     fn is_worse_early(&mut self, seen: &Sample, wait_s: f64, dt_s: f64) -> bool {
         let is_less = self.plain.is_little_early(seen, self.wish.early);
-        // A wait of more than a round trip may be the collapse with which a baseline ends, and one that nothing has passed since
-        // says nothing of now.
+        // A delay above an RTT may be the collapse that ends a baseline, and one without deliveries since is old.
         let may_be_collapse = wait_s >= seen.min_rtt_s && !self.plain.is_past_collapse();
         let is_now = seen.now_s - self.delivered_s < REPORT_S;
         let waits = wait_s >= self.aim_s && !may_be_collapse && is_now;
@@ -157,7 +155,8 @@ impl Control {
         self.early_s > EARLY_S
     }
 
-    /// What was seen alone was no stranger: the others go on without this device, which is one to them.
+    /// A queue that this device saw alone was not of other stations: the peers go on without this device, which is one
+    /// to them.
     fn has_left_alone(&mut self, seen: &Sample, reason: Why, dt_s: f64) -> bool {
         let is_alone =
             !matches!(reason, Why::Unknown) && seen.theirs.is_some_and(|theirs| OUTGROWN * theirs < seen.rate);
@@ -167,7 +166,7 @@ impl Control {
 
     pub(super) fn suspend(&mut self, now_s: f64, reason: Why) {
         (self.early_s, self.outgrown_s) = (0.0, 0.0);
-        // Of what one device finds alone: its group, which may only not have been heard, has to do without it as long.
+        // A finding of one device alone: its group, which may only be out of hearing, goes without it as long.
         let for_s = if matches!(reason, Why::Own | Why::Lost) {
             BASELINE_S
         } else {
@@ -182,12 +181,12 @@ impl Control {
     pub(super) fn return_to_limits(&mut self, seen: &Sample, wait_s: f64, too_long_s: f64) {
         let left_alone = self.outgrown_s > ALONE_FOR_S;
         if let Some(theirs) = seen.theirs.filter(|_| left_alone) {
-            // Nothing new was learnt of what all would have without limits.
+            // Nothing new is known of the unlimited rate.
             self.plain.changed();
             self.share = theirs.max(self.keeps(seen)).min(seen.rate).max(self.floor);
         } else {
             self.plain.ends(seen);
-            // What is got at this very moment may be a recovery from losses.
+            // The present goodput may be that of a loss recovery.
             let had = self.plain.each().unwrap_or(0.0) * seen.own as f64 / seen.own_weight;
             self.share = seen.rate.max(had).max(self.floor);
         }
@@ -196,7 +195,7 @@ impl Control {
         self.returned_s = seen.now_s;
         self.phase = Phase::Steady;
         if wait_s > too_long_s {
-            // No share of ours made this queue: nothing is learnt of a collapse point.
+            // No share of this device made this queue: it shows no collapse point.
             self.enter_empty(seen, wait_s, f64::INFINITY);
         }
     }

@@ -37,12 +37,12 @@ const FLOWS: [(u64, u64, u64); 2] = [(20_000, 1, 60_000), (100_000, 4, 250_000)]
 #[derive(Clone, Copy, PartialEq)]
 enum Rate {
     /// giveway is told it; on the trace the least.
-    Told,
-    Found,
+    Configured,
+    Estimated,
 }
 
 const LINKS: [(&str, ModemLink); 2] = [("10", ModemLink::Steady(STEADY_MBIT)), ("trace", ModemLink::Trace)];
-const RATES: [(&str, Rate); 2] = [("told", Rate::Told), ("auto", Rate::Found)];
+const RATES: [(&str, Rate); 2] = [("configured", Rate::Configured), ("auto", Rate::Estimated)];
 
 pub fn variants() -> Vec<Variant> {
     let variant = |(link_name, link): (&str, ModemLink), (how, rate): (&str, Rate)| {
@@ -61,7 +61,7 @@ pub fn bounds() -> Vec<Check> {
             for metric in ["refused_miscounted", "promised_miscounted"] {
                 checks.push(Check::metric(&name, metric, Relation::Exactly(0.0)).always());
             }
-            if rate == Rate::Found {
+            if rate == Rate::Estimated {
                 let late = Relation::AtMost(100.0 - CONFIDENCE_PERCENT);
                 checks.push(Check::metric(&name, "late_percent", late));
             }
@@ -78,16 +78,16 @@ fn experiment(run: &Run, link: ModemLink, rate: Rate) -> Result<Outcome> {
     let end_s = WARMUP_S + SECONDS + DRAINS_S;
     let modem = Modem::raise(None, RTT_MS, link, (run.seed, end_s))?;
     let rate: Value = match (rate, link) {
-        (Rate::Found, _) => json!("auto"),
-        (Rate::Told, ModemLink::Steady(mbit)) => json!(mbit),
-        (Rate::Told, _) => json!(LEAST_MBIT),
+        (Rate::Estimated, _) => json!("auto"),
+        (Rate::Configured, ModemLink::Steady(mbit)) => json!(mbit),
+        (Rate::Configured, _) => json!(LEAST_MBIT),
     };
     let mut daemon = start_queue(&modem, rate, run)?;
     let _sink = start_sink(&modem.far, &[UPLOAD])?;
     let receiver = Role::start(&modem.far, "realtime-receiver", &())?;
     let begun = Instant::now();
     let _upload = start_observed_sender(&modem.device, FAR_ADDRESS, UPLOAD, "cubic")?;
-    run.progress.tick("the rate is found");
+    run.progress.tick("estimating the rate");
     modem.pass(begun, 0.0, WARMUP_S)?;
     run.progress.tick("packets with deadlines");
     let first_ns = monotonic_ns()? + 200_000_000;
@@ -136,7 +136,7 @@ fn describe(outcome: &mut Outcome, point: &str, counts: SenderCounts, in_time: u
     let promised = counts.sent - counts.refused;
     let late = promised.saturating_sub(in_time) as f64;
     outcome.set(point, "sent", counts.sent as f64);
-    outcome.set(point, "refused_told", counts.refused as f64);
+    outcome.set(point, "refused_notified", counts.refused as f64);
     outcome.set(point, "late", late);
     outcome.set(point, "late_percent", 100.0 * late / promised.max(1) as f64);
     let promised_percent = 100.0 * promised as f64 / counts.sent.max(1) as f64;

@@ -103,15 +103,15 @@ impl Fate {
     }
 
     fn set_metrics(&self, outcome: &mut Outcome, point: &str) {
-        let (sent, refused_told) = (self.counts.sent, self.counts.refused);
+        let (sent, refused_notified) = (self.counts.sent, self.counts.refused);
         let refused = sent - self.left;
         let missed = refused + self.late;
         for (metric, value) in [
             ("sent", sent),
-            ("admitted", sent - refused_told),
+            ("admitted", sent - refused_notified),
             ("refused", refused),
-            ("refused_told", refused_told),
-            ("refused_untold", refused.abs_diff(refused_told)),
+            ("refused_notified", refused_notified),
+            ("refused_unnotified", refused.abs_diff(refused_notified)),
             ("late", self.late),
             ("missed", missed),
         ] {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn late_is_what_left_the_link_after_its_deadline_and_missed_is_all_that_was_not_in_time() {
+    fn late_packets_left_after_their_deadline_and_missed_ones_include_refused() {
         let mut fate = Fate {
             counts: SenderCounts { sent: 4, refused: 1 },
             ..Fate::default()
@@ -179,13 +179,13 @@ mod tests {
         let mut outcome = Outcome::default();
         fate.set_metrics(&mut outcome, "flow");
         let flow = &outcome.points["flow"];
-        let counts = ["admitted", "refused", "refused_untold", "late", "missed"].map(|metric| flow[metric]);
+        let counts = ["admitted", "refused", "refused_unnotified", "late", "missed"].map(|metric| flow[metric]);
         assert_eq!(counts, [3.0, 2.0, 1.0, 1.0, 3.0]);
         assert_eq!(flow["late_max_us"], 0.001);
     }
 
     #[test]
-    fn a_packet_overtakes_what_was_queued_before_it_and_leaves_after_it() {
+    fn overtaking_compares_queueing_and_departure() {
         let others = [stamps(10, 50, 60, 0), stamps(20, 30, 40, 0)];
         let after_both = stamps(25, 55, 65, 0);
         let between = stamps(25, 35, 45, 0);
