@@ -4,7 +4,7 @@
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::commands::args::{Json, after};
+use crate::commands::args::{ASKS, Json, REMOVES, after};
 use crate::commands::by_hand::{ClassCommand, LimitCommand};
 use crate::commands::completions::CompletionsArgs;
 use crate::commands::config::ConfigCommand;
@@ -12,6 +12,7 @@ use crate::commands::doctor::DoctorArgs;
 use crate::commands::exec::ExecArgs;
 use crate::commands::focus::FocusCommand;
 use crate::commands::jitter::args::{JitterArgs, LoadArgs};
+use crate::commands::key::KeyCommand;
 use crate::commands::link::LinkCommand;
 use crate::commands::pause::PauseArgs;
 use crate::commands::plot::PlotArgs;
@@ -22,7 +23,6 @@ use crate::commands::top::TopArgs;
 use crate::commands::trial::args::TryArgs;
 use crate::commands::web::WebArgs;
 use crate::commands::why::WhyArgs;
-use crate::key::KeyCommand;
 use crate::run::RunArgs;
 
 const LONG_VERSION: &str = concat!(
@@ -32,10 +32,6 @@ const LONG_VERSION: &str = concat!(
     "\nfeatures (BPF objects): ",
     env!("GIVEWAY_OBJECTS")
 );
-
-/// What the exit codes mean to most commands.
-pub const ASKS: &str = "0 done; 1 failed, as without a daemon or the right to ask it; 2 usage";
-pub const REMOVES: &str = "0 done; 1 failed, or nothing to remove; 2 usage";
 
 /// Makes a Linux endpoint give way on its own
 ///
@@ -79,9 +75,8 @@ pub enum Command {
     Exec(ExecArgs),
     /// Show caps, queues, rules, sockets with their classes, and peers
     ///
-    /// In the list of sockets `>` is before those that send, and `!` before those of which giveway leaves a setting alone
-    /// because another tool has set it or the kernel refused it. `UP/DOWN` is the payload, Mbit/s, that was acknowledged and
-    /// that arrived in the last second.
+    /// In the list of sockets `>` marks senders, and `!` a conflict: a setting that another tool has set or the kernel has
+    /// refused, which giveway does not override. `UP/DOWN` is the payload acknowledged and received in the last second, Mbit/s.
     #[command(after_help = after(ASKS, &["giveway status", "giveway status --json"]))]
     Status(Json),
     /// Watch the status live: sockets, processes, queue, peers, priorities

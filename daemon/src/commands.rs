@@ -13,6 +13,7 @@ pub mod exec;
 pub mod focus;
 pub mod jitter;
 pub mod json;
+pub mod key;
 pub mod link;
 pub mod pause;
 pub mod plot;

@@ -15,12 +15,12 @@ use std::panic::catch_unwind;
 use clap::Parser as _;
 use giveway::cli::{Cli, Command};
 use giveway::commands::{
-    by_hand, completions, config, doctor, exec, focus, jitter, link, pause, plot, priority, record, reload, revert,
-    status, top, trial, web, why,
+    by_hand, completions, config, doctor, exec, focus, jitter, key, link, pause, plot, priority, record, reload,
+    revert, status, top, trial, web, why,
 };
 use giveway::run::asked::StartMoment;
 use giveway::words::printable;
-use giveway::{exit, inherited, key, lookup, run, say, watchdog};
+use giveway::{exit, inherited, lookup, run, say, watchdog};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
@@ -95,7 +95,7 @@ fn run_command() -> u8 {
         Command::Revert(args) => revert::run(args),
         Command::Reload(output) => reload::run(output),
         Command::Config(command) => config::run(command),
-        Command::Completions(args) => completions::run(args),
+        Command::Completions(args) => completions::run(args, giveway::cli::shown()),
         Command::Watchdog => watchdog::run(),
         Command::LookUp => lookup::serve(),
     };

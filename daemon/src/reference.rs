@@ -6,6 +6,8 @@
 //!     UPDATE_REFERENCE=1 cargo test --profile tests --lib reference::
 #![allow(clippy::disallowed_methods)]
 
+mod schema;
+
 use std::fs;
 use std::path::Path;
 
@@ -13,7 +15,7 @@ use clap::{Arg, Command};
 use giveway_engine::config::Config;
 
 use crate::cli;
-use crate::commands::{json, web, wrapped};
+use crate::commands::{web, wrapped};
 
 /// Outside of tables.
 const COLUMNS: usize = 100;
@@ -215,6 +217,6 @@ fn the_pages_are_what_the_program_has_and_no_longer_than_they_may_be() {
 
 #[test]
 fn the_schema_is_that_of_the_types() {
-    let text = serde_json::to_string_pretty(&json::schema()).unwrap() + "\n";
+    let text = serde_json::to_string_pretty(&schema::schema()).unwrap() + "\n";
     is_current("giveway.schema.json", &text);
 }

@@ -280,7 +280,7 @@ fn heading(metric: &str) -> (&str, &str) {
         "ratio_p50" => ("median", "of none"),
         "ratio_p75" => ("quartile", "of none"),
         "limits_ns_per_packet" => ("limits", "ns/packet"),
-        "gw_detour_ns" => ("gw_redirect", "ns a run"),
+        "gw_redirect_ns" => ("gw_redirect", "ns a run"),
         "gw_admit_ns" => ("gw_admit", "ns a run"),
         "gw_leaves_ns" => ("gw_leaves", "ns a run"),
         "install_s" => ("put up", "s"),

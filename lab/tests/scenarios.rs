@@ -460,7 +460,7 @@ fn limits_cost_unlimited_traffic_nothing_and_all_of_many_hold() {
     ];
     let (result, _) = run_and_count_figures("limit-cost", &settings);
     for (cell, program) in [
-        ("host/down/gro/1", "gw_detour_ns"),
+        ("host/down/gro/1", "gw_redirect_ns"),
         ("host/up/no-gro/16", "gw_admit_ns"),
     ] {
         assert!(metric(&result, cell, "ratio_p50") > 0.3, "{result}");

@@ -27,7 +27,7 @@ use cap::saved::{self, CapEntry};
 const ACTUATORS: [(&str, IsWanted, Open); 4] = [
     ("nothing can be capped", |_| true, cap::open),
     (
-        "a share that is found holds by cwnd alone",
+        "an estimated share is enforced by cwnd alone",
         |config| config.cap_policy() == CapPolicyName::Estimated,
         pace::open,
     ),

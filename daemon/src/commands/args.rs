@@ -10,6 +10,10 @@ use giveway_engine::config::SchedPolicyName;
 use giveway_engine::model::{Class, Rates};
 use giveway_engine::{rate, time};
 
+/// What the exit codes mean to most commands.
+pub const ASKS: &str = "0 done; 1 failed, as without a daemon or the right to ask it; 2 usage";
+pub const REMOVES: &str = "0 done; 1 failed, or nothing to remove; 2 usage";
+
 #[derive(Args)]
 pub struct Json {
     /// Print one JSON object instead of text

@@ -11,8 +11,7 @@ use giveway_engine::model::{Class, ProcessId};
 use giveway_engine::queue::BackgroundFlow;
 use giveway_engine::rate;
 
-use crate::cli::{ASKS, REMOVES};
-use crate::commands::args::{Json, RateArgs, after, classes};
+use crate::commands::args::{ASKS, Json, REMOVES, RateArgs, after, classes};
 use crate::commands::{counted, focus, print_json, print_output};
 use crate::control::{ByHandNow, Request, SettingKind, TargetId, client};
 use crate::kernel::process::thread_start;

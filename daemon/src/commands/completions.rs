@@ -2,10 +2,9 @@
 //! `giveway completions`: prints what a shell completes this command line by.
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, Command};
 use clap_complete::{Shell, generate};
 
-use crate::cli;
 use crate::say::print_own;
 
 #[derive(Args)]
@@ -14,13 +13,13 @@ pub struct CompletionsArgs {
     pub shell: Shell,
 }
 
-pub fn run(args: &CompletionsArgs) -> Result<()> {
-    print_own(&text(args.shell))
+pub fn run(args: &CompletionsArgs, shown: Command) -> Result<()> {
+    print_own(&text(args.shell, shown))
 }
 
-/// Without the commands that users are not to see.
-pub fn text(shell: Shell) -> String {
+/// `shown`: the command line without hidden commands.
+pub fn text(shell: Shell, mut shown: Command) -> String {
     let mut text = Vec::new();
-    generate(shell, &mut cli::shown(), "giveway", &mut text);
+    generate(shell, &mut shown, "giveway", &mut text);
     String::from_utf8_lossy(&text).into_owned()
 }

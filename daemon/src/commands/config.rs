@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::args::{Json, after};
 use super::{counted, print, print_output};
-use crate::cli::ASKS;
+use crate::commands::args::ASKS;
 use crate::control::{Request, client};
 use crate::exit::Usage;
 use crate::files::not_the_callers;

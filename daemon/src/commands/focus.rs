@@ -8,8 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
 use nix::unistd::getuid;
 
-use crate::cli::{ASKS, REMOVES};
-use crate::commands::args::{Json, after, duration};
+use crate::commands::args::{ASKS, Json, REMOVES, after, duration};
 use crate::commands::print_output;
 use crate::control::{FocusNow, FocusView, Request, client};
 use crate::kernel::cgroup::CgroupRoot;
@@ -23,7 +22,7 @@ pub enum FocusCommand {
     /// Name what you use now, in place of what you named before
     #[command(after_help = after(ASKS, &["giveway focus set teleop.service", "giveway focus set teleop.service --for 1h"]))]
     Set(FocusArgs),
-    /// Take back what you named
+    /// Clear the focus that you have set
     #[command(after_help = after(REMOVES, &["giveway focus clear"]))]
     Clear(Json),
     /// Show what is in focus, and by whose word

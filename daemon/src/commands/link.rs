@@ -13,7 +13,7 @@ use giveway_engine::rate;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::cli::{ASKS, REMOVES};
+use crate::commands::args::{ASKS, REMOVES};
 use crate::commands::args::{Json, after};
 use crate::commands::print_output;
 use crate::control::{Request, client};

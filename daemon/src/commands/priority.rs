@@ -9,8 +9,7 @@ use clap::{Args, Subcommand};
 use giveway_engine::config::{Conditions, PrioritySection, SchedPolicyName};
 use giveway_engine::priority::{MatchedStatus, PriorityStatus};
 
-use crate::cli::{ASKS, REMOVES};
-use crate::commands::args::{Json, after, duration, policies};
+use crate::commands::args::{ASKS, Json, REMOVES, after, duration, policies};
 use crate::commands::print_output;
 use crate::control::{PriorityChange, Request, client};
 use crate::place::Place;

@@ -79,7 +79,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         variants,
         checks,
         plots: Vec::new(),
-        columns: "mbit ratio_p25 ratio_p50 ratio_p75 limits_ns_per_packet gw_detour_ns gw_admit_ns gw_leaves_ns attached \
+        columns: "mbit ratio_p25 ratio_p50 ratio_p75 limits_ns_per_packet gw_redirect_ns gw_admit_ns gw_leaves_ns attached \
                   up_of_limit_min up_of_limit_max down_of_limit_min down_of_limit_max install_s cpu_percent rss_mb",
     })
 }

@@ -90,7 +90,7 @@ fn what_there_is_no_time_for_is_said_before_the_trial_and_after_it() {
         report.sizing = Some(of(Some(20), is_enough));
         report::text(&report)
     };
-    let line = "There was no time (--max-time) for the pairs that 10% in rpm takes.";
+    let line = "--max-time was too short for the pairs that 10% in rpm needs.";
     assert!(
         text(false).contains(line) && !text(true).contains(line),
         "{}",

@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
 
-use crate::kernel::peer::Peers;
+use crate::kernel::connection_users::ConnectionUsers;
 
 /// Connections of one user, or of one network elsewhere. A browser has six.
 const OF_ONE: usize = 16;
@@ -69,7 +69,7 @@ struct ConnectionSlot {
 
 struct AccessControl {
     admission: AccessPolicy,
-    peers: Option<Peers>,
+    peers: Option<ConnectionUsers>,
     places: ConnectionSlots,
     turned_away: Rc<()>,
 }
@@ -112,8 +112,8 @@ enum Refusal {
 impl AccessControl {
     fn new(admission: AccessPolicy) -> Result<Self> {
         let peers = match &admission {
-            AccessPolicy::Anyone => Peers::open().ok(),
-            AccessPolicy::Users(_) => Some(Peers::open()?),
+            AccessPolicy::Anyone => ConnectionUsers::open().ok(),
+            AccessPolicy::Users(_) => Some(ConnectionUsers::open()?),
         };
         Ok(Self {
             admission,

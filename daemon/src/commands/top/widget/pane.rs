@@ -61,9 +61,8 @@ fn content(model: &Model, pane: &Pane) -> (String, Vec<String>) {
 fn help() -> Vec<String> {
     let keys = KEYS.iter().map(|(key, does)| format!("{key:<KEY_COLUMNS$}{does}"));
     let legend = [
-        "In front of a socket `>` says that it sends, `!` that giveway leaves a setting alone which another tool has set.",
-        "CWND and CAP are segments, QUEUE what is not acknowledged yet; bit/s is what was acknowledged, in bit/s what arrived, by the \
-         second.",
+        "`>` marks a sender, `!` a conflict: a setting that another tool has set, which giveway does not override.",
+        "CWND and CAP are segments; SEND-Q is unacknowledged bytes; UP is payload acknowledged, DOWN payload received, bit/s.",
     ];
     keys.chain(legend.map(str::to_owned)).collect()
 }

@@ -17,9 +17,9 @@ const UID_AT: usize = 64;
 const INODE_AT: usize = 68;
 const ESTABLISHED: u8 = 1;
 
-pub struct Peers(Netlink);
+pub struct ConnectionUsers(Netlink);
 
-impl Peers {
+impl ConnectionUsers {
     pub fn open() -> Result<Self> {
         Netlink::open_diagnostics().map(Self)
     }
@@ -87,7 +87,7 @@ mod tests {
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (server, theirs) = listener.accept().unwrap();
             let ours = server.local_addr().unwrap();
-            let mut peers = Peers::open().unwrap();
+            let mut peers = ConnectionUsers::open().unwrap();
             assert_eq!(peers.user(theirs, ours).unwrap(), nix::unistd::geteuid().as_raw());
             drop(client);
             assert!(peers.user(theirs, ours).is_err(), "{address}");
