@@ -33,7 +33,10 @@ fn main() -> Result<()> {
         (Shell::Fish, "usr/share/fish/vendor_completions.d", "giveway.fish"),
     ];
     for (shell, path, name) in shells {
-        fs::write(folder(path)?.join(name), completions::text(shell, giveway::cli::shown()))?;
+        fs::write(
+            folder(path)?.join(name),
+            completions::text(shell, giveway::cli::shown()),
+        )?;
     }
     Ok(())
 }

@@ -279,7 +279,7 @@ fn revert_puts_a_receive_window_back_after_both_have_died() {
     let done = String::from_utf8(giveway(&["revert"]).stdout).unwrap();
     // The window itself may be the kernel's again by then: with both dead, its autotuning goes on.
     assert!(
-        done.contains("congestion control put back, callback put back"),
+        done.contains("congestion control restored, callback restored"),
         "{done}"
     );
     let left = String::from_utf8(giveway(&["revert", "--dry-run"]).stdout).unwrap();

@@ -187,7 +187,7 @@ fn however_the_daemon_ends_no_thread_keeps_a_priority() {
         until("nothing is left", || {
             let found = giveway(&["revert", "--dry-run", "--json"]).stdout;
             let found: serde_json::Value = serde_json::from_slice(&found).unwrap_or_default();
-            found["estimated"].as_array().is_some_and(Vec::is_empty)
+            found["found"].as_array().is_some_and(Vec::is_empty)
         });
     }
 }

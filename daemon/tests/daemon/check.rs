@@ -54,12 +54,12 @@ fn a_check_tells_what_does_not_hold_and_strict_makes_it_an_error() {
         // Of this machine.
         (
             "interface = \"gwv\"\n[link]\nlocal = \"unlimited\"\n".to_owned(),
-            "local = \"unlimited\" does nothing on gwv: that takes htb with a known rate",
+            "local = \"unlimited\" has no effect on gwv: it needs htb with a known rate",
             1,
         ),
         (
             "interface = \"gwv\"\n[[uplink]]\ninterface = \"gwv\"\nlocal = \"unlimited\"\n".to_owned(),
-            "local = \"unlimited\" does nothing on gwv: that takes htb with a known rate",
+            "local = \"unlimited\" has no effect on gwv: it needs htb with a known rate",
             1,
         ),
         (
@@ -70,22 +70,22 @@ fn a_check_tells_what_does_not_hold_and_strict_makes_it_an_error() {
         (
             "interface = \"gwv\"\n[link]\ndownload_rate_mbit = 20\n[[uplink]]\ninterface = \"gwv\"\nrate_mbit = 5\n"
                 .to_owned(),
-            "[link] download_rate_mbit does not count for gwv, which has an [[uplink]]",
+            "[link] download_rate_mbit has no effect on gwv, which has an [[uplink]]",
             1,
         ),
         (
             "interface = \"gwv\"\n[[rule]]\nuser = \"no-such-user\"\nclass = \"bulk\"\n".to_owned(),
-            "never matches here: there is no user `no-such-user`",
+            "matches nothing here: there is no user `no-such-user`",
             1,
         ),
         (
             "interface = \"gwv\"\n[queue]\nbackend = \"htb\"\n[[deadline]]\nport = 5005\ndeadline_ms = 10\n".to_owned(),
-            "[[deadline]] promises nothing on gwv",
+            "[[deadline]] guarantees nothing on gwv",
             1,
         ),
         (
             "interface = \"gwv\"\n[[rule]]\nunit = \"no-such-unit.service\"\nclass = \"bulk\"\n".to_owned(),
-            "there is no unit no-such-unit.service",
+            "unit no-such-unit.service does not exist",
             1,
         ),
         (
@@ -95,11 +95,15 @@ fn a_check_tells_what_does_not_hold_and_strict_makes_it_an_error() {
         ),
         (
             "interface = \"gwv\"\n[[rule]]\ninterface = \"lo\"\nclass = \"bulk\"\nrate_limit_mbit = 2\n".to_owned(),
-            "neither its class nor its limit holds now: lo is not managed",
+            "neither class nor limit is enforced: lo is not managed",
             1,
         ),
         ("interface = \"lo\"\n".to_owned(), "`lo` is never managed", 1),
-        ("interface = \"wlan7\"\n".to_owned(), "there is no interface `wlan7`", 1),
+        (
+            "interface = \"wlan7\"\n".to_owned(),
+            "interface `wlan7` does not exist",
+            1,
+        ),
         (
             "interface = \"gwv\"\n[group]\nkey_file = \"/nowhere/group.key\"\n".to_owned(),
             "/nowhere/group.key",

@@ -470,12 +470,12 @@ fn where_another_tool_filters_what_arrives_nothing_goes_past_it_also_when_it_com
                 "tc filter add dev gwv ingress protocol ip u32 match u32 0 0 classid 1:1".to_owned(),
             ],
             "tc qdisc del dev gwv clsact",
-            "filters of tc stand at the ingress of gwv",
+            "tc filters at the ingress of gwv",
         ),
         (
             vec!["nft add chain netdev gwtest early { type filter hook ingress device gwv priority 0; }".to_owned()],
             "nft delete chain netdev gwtest early",
-            "a chain of nftables stands at the ingress of gwv",
+            "an nftables chain at the ingress of gwv",
         ),
     ] {
         for command in &put {

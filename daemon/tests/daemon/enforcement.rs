@@ -212,7 +212,7 @@ fn a_limited_command_over_a_link_that_is_not_managed_is_told_of_at_its_start_and
         managed.logged("rate limit 2 Mbit/s -> not enforced").len() == 1
     });
     let status = String::from_utf8(giveway(&["status"]).stdout).unwrap();
-    assert!(status.contains("unenforced  rate limit 2 Mbit/s on gwv2"), "{status}");
+    assert!(status.contains("not enforced  rate limit 2 Mbit/s on gwv2"), "{status}");
 }
 
 /// A VPN in user space: it reads what is sent from a TUN device, and sends it on in packets of its own.
@@ -377,7 +377,7 @@ fn a_command_that_goes_to_another_network_namespace_is_told_of() {
     });
     let shown = String::from_utf8(giveway(&["status"]).stdout).unwrap();
     assert!(
-        shown.contains("unenforced  what `giveway exec` was asked for sleep"),
+        shown.contains("not enforced  class or limit of `giveway exec` for sleep"),
         "{shown}"
     );
 }
@@ -411,7 +411,7 @@ fn deadlines_by_an_interface_that_is_not_managed_are_told_of_in_status() {
     let managed = Managed::start(Some(50.0), deadline, &[]);
     until("it is told", || {
         let warnings = managed.daemon.status()["warnings"].to_string();
-        warnings.contains("[[deadline]] promises nothing for what leaves by gwv2, which is not managed")
+        warnings.contains("[[deadline]] guarantees nothing for packets that leave by gwv2, which is not managed")
     });
     assert_eq!(
         managed

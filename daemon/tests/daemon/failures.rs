@@ -15,7 +15,7 @@ fn refused_configuration(name: &str, text: &str) -> String {
     let config = Scratch::new(name, text);
     let (line, code) = failure(&giveway(&["run", "--config", config.path()]));
     assert_eq!(code, 2, "{line}");
-    assert!(line.contains("nothing changed"), "{line}");
+    assert!(line.contains("nothing was changed"), "{line}");
     line
 }
 
@@ -100,7 +100,7 @@ fn a_missing_interface_is_named() {
     let _lab = Lab::enter();
     let (line, code) = failure(&giveway(&["run", "--interface", "wlan7"]));
     assert!(
-        code == 1 && line.contains("no interface `wlan7`") && line.contains("nothing changed"),
+        code == 1 && line.contains("no interface `wlan7`") && line.contains("nothing was changed"),
         "{line}"
     );
 }
@@ -138,7 +138,7 @@ fn asking_while_one_starts_says_so() {
             .args(["run", "--interface", "gwv"])
             .stderr(Stdio::null()),
     );
-    let told = format!("giveway (pid {}) has only begun to start", starting.id());
+    let told = format!("giveway (pid {}) is starting or stopping", starting.id());
     let mut lines = Vec::new();
     // The programs that it loads first take longer than a question.
     until("it answers", || {

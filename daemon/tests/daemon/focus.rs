@@ -266,7 +266,7 @@ fn a_user_names_own_cgroups_only_and_for_own_flows_only() {
     );
     uploads.become_classes(["bulk", "background"]);
     let (line, code) = failure(&giveway(&["focus", "clear"]));
-    assert!(code == 1 && line.contains("nothing was in focus"), "{line}");
+    assert!(code == 1 && line.contains("you have set no focus"), "{line}");
     thread::sleep(Duration::from_millis(500));
     uploads.become_classes(["bulk", "background"]);
     assert!(copy.as_nobody(&["focus", "clear"]).status.success());

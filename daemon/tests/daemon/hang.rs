@@ -230,7 +230,7 @@ fn who_asks_a_daemon_that_hangs_is_told_so_and_exec_runs_its_command() {
         "status",
         "why",
         "class list",
-        "realtime list",
+        "priority list",
         "record -",
         "exec --priority 10 --require -- true",
         "exec --priority 10 -- sh -c true",

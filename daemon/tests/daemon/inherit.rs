@@ -319,7 +319,7 @@ fn a_commands_class_and_rate_limit_are_there_again_after_a_restart_of_the_daemon
         let flow = becomes(&daemon, port, "background");
         let said = flow["class_reason"].as_str().unwrap().to_owned();
         assert!(
-            said.contains("uid 0 has chosen it") && said.contains("at most 4 Mbit/s"),
+            said.contains("chosen by uid 0") && said.contains("at most 4 Mbit/s"),
             "{said}"
         );
         until("its limit is active", || limits(&daemon) == [number]);

@@ -175,7 +175,7 @@ fn a_cookie_that_others_could_write_keeps_nothing_from_being_restore() {
     super::limits::as_user(NOBODY, || fs::write(&cookie, "1\n")).unwrap();
     let told = String::from_utf8(giveway(&["revert"]).stdout).unwrap();
     assert_eq!(clamped(&mut monitor), 0, "{told}");
-    assert!(told.contains("1 left-over socket put back"), "{told}");
+    assert!(told.contains("1 left-over socket restored"), "{told}");
 }
 
 #[test]

@@ -291,7 +291,7 @@ fn each_target_keeps_its_limit_before_and_during_a_transfer_by_what_arrives() {
             }
             let told = done(&["limit", "set", &target.name, "--up", "4mbit"]);
             assert!(
-                told.contains("all of it may together send at most 4 Mbit/s from now on"),
+                told.contains("limited to send at most 4 Mbit/s in total from now on"),
                 "{told}"
             );
             if is_before {
@@ -350,7 +350,7 @@ fn each_target_keeps_its_limit_before_and_during_a_transfer_by_what_it_receives(
                 until("the flow is known", is_known);
             }
             let told = done(&["limit", "set", &target.name, "--down", "4mbit"]);
-            assert!(told.contains("may together receive at most 4 Mbit/s"), "{told}");
+            assert!(told.contains("limited to receive at most 4 Mbit/s"), "{told}");
             if is_before {
                 receive();
             }
@@ -510,7 +510,7 @@ fn a_user_sets_what_is_their_own_and_only_what_they_may_choose() {
     assert!(line.contains("only root may set a link's rate"), "{line}");
     for command in ["pause", "resume"] {
         let (line, _) = failure(&copy.as_nobody(&[command]));
-        assert!(line.contains("which only root may do"), "{line}");
+        assert!(line.contains("only root may pause"), "{line}");
     }
     // They see their own, and clear no other's.
     done(&["class", "set", &roots, "bulk"]);
@@ -763,7 +763,7 @@ fn a_links_rate_is_set_and_goes_back_to_what_is_configured() {
             / 125_000.0
     };
     let told = done(&["link", "set", "gwv", "--up", "10mbit"]);
-    assert_eq!(told, "gwv: its rate is 10 Mbit/s up from now on\n");
+    assert_eq!(told, "gwv: rate 10 Mbit/s up from now on\n");
     until("the queue has it", || (rate() - 10.0).abs() < 0.1);
     let target = Target::of(Kind::Process, &stage);
     target.send(&stage);

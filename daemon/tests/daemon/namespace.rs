@@ -94,7 +94,7 @@ fn outcome(start: &mut KillOnDrop, reverted: &std::process::Output) -> String {
         "revert {:?}, the start ended {ended}, a daemon answers {runs}, a queue {}, found {}{}",
         reverted.status.code(),
         has_queue(),
-        found["estimated"],
+        found["found"],
         if reverted.status.success() {
             String::new()
         } else {
@@ -457,9 +457,8 @@ fn a_daemon_whose_state_folder_is_emptied_or_removed_keeps_the_namespace_and_is_
             let said = String::from_utf8(reverted.stdout).unwrap();
             println!("revert: {said}");
             assert!(reverted.status.success() && !has_queue() && gso_max_segs() == before);
-            let told = format!(
-                "the daemon (pid {pid}) could not be asked, since its state folder was removed, and was killed"
-            );
+            let told =
+                format!("daemon (pid {pid}) killed: its state folder was removed, so it could not be asked to stop");
             let by_watchdog = said.lines().find(|line| line.starts_with("restored by its watchdog: "));
             assert!(
                 said.contains(&told) && by_watchdog.is_some_and(|line| line.contains("gwv")),

@@ -157,7 +157,7 @@ fn a_peer_of_an_older_version_is_counted_named_once_and_not_authenticated() {
     assert_eq!(status["reports"]["older"], FAR_V4);
     assert_eq!(status["peers"].as_array().unwrap().len(), 0);
     let text = String::from_utf8(giveway(&["status"]).stdout).unwrap();
-    let line = format!("{FAR_V4} speaks an older version");
+    let line = format!("{FAR_V4} uses an older version");
     assert_eq!(text.matches(&line).count(), 1, "{text}");
 }
 

@@ -470,7 +470,7 @@ fn with_the_watchdog_killed_too_revert_sets_everything_back() {
     assert_eq!(shown(running.pid()), "FIFO 20", "nobody is there to set it back");
     let found = giveway(&["revert", "--dry-run", "--json"]);
     let found: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
-    assert_eq!(found["estimated"].as_array().unwrap().len(), 1, "{found}");
+    assert_eq!(found["found"].as_array().unwrap().len(), 1, "{found}");
     assert_eq!(shown(running.pid()), "FIFO 20", "a dry run changes nothing");
     assert!(giveway(&["revert"]).status.success());
     assert_eq!(shown(running.pid()), not_raised());
@@ -608,7 +608,7 @@ fn a_user_that_does_not_exist_is_refused_at_the_start() {
     let config = Scratch::new("nobody.toml", "[[priority]]\nuser = \"nosuchuser\"\n");
     let (line, code) = failure(&giveway(&["run", "--config", config.path()]));
     assert!(
-        code == 2 && line.contains("nosuchuser") && line.contains("nothing changed"),
+        code == 2 && line.contains("nosuchuser") && line.contains("nothing was changed"),
         "{line}"
     );
 }

@@ -147,7 +147,7 @@ fn it_works_in_the_namespace_in_which_a_machine_starts() {
     until("nothing is left", || {
         let found = giveway(&["revert", "--dry-run", "--json"]).stdout;
         let found: serde_json::Value = serde_json::from_slice(&found).unwrap_or_default();
-        found["estimated"].as_array().is_some_and(Vec::is_empty) && found["failed"] == serde_json::json!([])
+        found["found"].as_array().is_some_and(Vec::is_empty) && found["failed"] == serde_json::json!([])
     });
     assert!(giveway(&["revert"]).status.success());
 }

@@ -169,7 +169,7 @@ fn ended_while_nothing_can_be_opened_it_leaves_nothing() {
         until("nothing is left", || {
             let found = giveway(&["revert", "--dry-run", "--json"]).stdout;
             let found: serde_json::Value = serde_json::from_slice(&found).unwrap_or_default();
-            found["estimated"].as_array().is_some_and(Vec::is_empty) && found["failed"] == serde_json::json!([])
+            found["found"].as_array().is_some_and(Vec::is_empty) && found["failed"] == serde_json::json!([])
         });
     }
 }

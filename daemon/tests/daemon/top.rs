@@ -151,7 +151,7 @@ fn why_says_of_the_chosen_line_what_giveway_why_says() {
     let screen = terminal.until("the reasons", |screen| screen.contains("why:"));
     let told = giveway(&["why", &cookie(&stage.idles).0.to_string()]).stdout;
     let told = words_of(&String::from_utf8(told).unwrap());
-    assert!(told.contains("; rule "), "{told}");
+    assert!(told.contains(", rule "), "{told}");
     assert!(words_of(&screen).contains(&told), "{told}\n{screen}");
 }
 

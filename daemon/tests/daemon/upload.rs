@@ -174,7 +174,7 @@ fn a_command_sends_no_more_than_its_limit_by_a_link_that_keeps_its_own_queue() {
             "{reason}"
         );
         let status = String::from_utf8(giveway(&["status"]).stdout).unwrap();
-        assert!(status.contains("upload limits hold on gwv"), "{status}");
+        assert!(status.contains("upload limits are enforced on gwv"), "{status}");
         // What has no limit goes the way that it always went.
         let port = lab.reader();
         let free = sender(&[], &format!("exec 3>/dev/tcp/{FAR_V4}/{port}; exec cat /dev/zero >&3"));
@@ -218,7 +218,7 @@ fn where_another_tool_filters_what_is_sent_the_limit_is_said_not_to_hold_also_wh
     run("tc filter add dev gwv egress prio 1 protocol ip u32 match u32 0 0 classid 1:1");
     until("it is said", || {
         let reasons = daemon.status()["uploads"]["reasons"].to_string();
-        !limiting(&daemon) && reasons.contains("filters of tc stand at the egress of gwv")
+        !limiting(&daemon) && reasons.contains("tc filters at the egress of gwv")
     });
     run("tc filter del dev gwv egress prio 1");
     until("what is sent is limited again", || limiting(&daemon));

@@ -161,13 +161,13 @@ impl Running {
             plan.is_some_and(|plan| plan.backend != Backend::None && plan.tuning.rate_bytes_per_s.is_some())
         };
         let unpromised = (!network.links.iter().any(promises)).then(|| {
-            "[[deadline]] promises nothing: no link has a queue with a known rate now (the lines of the links say why; `rate_mbit` in \
+            "[[deadline]] guarantees nothing: no link has a queue with a known rate (`giveway link show` says why; `rate_mbit` in \
              [link], or in its [[uplink]], names it)"
                 .to_owned()
         });
         let past_deadlines = daemon.engine.overview().unmanaged().into_iter().map(|device| {
             format!(
-                "[[deadline]] promises nothing for what leaves by {}, which is not managed ({})",
+                "[[deadline]] guarantees nothing for packets that leave by {}, which is not managed ({})",
                 device.shown(),
                 daemon.engine.overview().links.how_to_manage(&device.name)
             )

@@ -74,8 +74,8 @@ impl ClassRules {
     /// What does not work, where limits are or are not held on some link.
     pub fn missing(&self, is_held: bool) -> impl Iterator<Item = String> {
         let limits = !is_held && self.installed.limits().iter().any(|limit| limit.up().is_some());
-        let limits =
-            limits.then(|| "upload limits of rules do not hold on any link (`giveway status` says why)".to_owned());
+        let limits = limits
+            .then(|| "upload limits of rules are not enforced on any link (`giveway status` says why)".to_owned());
         let said = self.problems.iter().chain(&self.remarks).cloned();
         said.chain(self.blind.clone()).chain(limits)
     }
