@@ -75,7 +75,7 @@ fn a_check_tells_what_does_not_hold_and_strict_makes_it_an_error() {
         ),
         (
             "interface = \"gwv\"\n[[rule]]\nuser = \"no-such-user\"\nclass = \"bulk\"\n".to_owned(),
-            "matches nothing here: there is no user `no-such-user`",
+            "never matches here: there is no user `no-such-user`",
             1,
         ),
         (

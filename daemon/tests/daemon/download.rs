@@ -525,7 +525,7 @@ fn a_program_of_another_tool_that_is_asked_first_is_told_of() {
     let daemon = start(&rules);
     until("what arrives is limited", || limiting(&daemon));
     let reasons = || daemon.status()["downloads"]["reasons"].to_string();
-    const SAID: &str = "tcx programs of other tools run before giveway's at the ingress of gwv: 1";
+    const SAID: &str = "tcx programs of other tools run before giveway's at the ingress: 1";
     until("it is told of", || reasons().contains(SAID));
     drop(first);
     until("it is gone", || reasons() == "[]");

@@ -377,7 +377,7 @@ fn a_command_that_goes_to_another_network_namespace_is_told_of() {
     });
     let shown = String::from_utf8(giveway(&["status"]).stdout).unwrap();
     assert!(
-        shown.contains("not enforced  class or limit of `giveway exec` for sleep"),
+        shown.contains("not enforced  what `giveway exec` was asked for sleep"),
         "{shown}"
     );
 }

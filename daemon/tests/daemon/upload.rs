@@ -201,7 +201,7 @@ fn a_program_of_another_tool_that_decides_behind_giveways_is_told_of() {
     let (program, ifindex) = (program_that_returns(TCX_PASS), if_nametoindex("gwv").unwrap());
     let behind = tcx::attach(program.as_fd(), ifindex, TcxHook::Egress).unwrap();
     until("it is told of", || {
-        reasons().contains("tcx programs of other tools run at the egress of gwv: 1")
+        reasons().contains("tcx programs of other tools run at the egress: 1")
     });
     drop(behind);
     until("it is gone", || reasons() == "[]");
