@@ -250,7 +250,7 @@ fn a_class_for_a_command_which_looks_at_all_tasks_is_much_work() {
     // The second is refused, as there is no queue: that counts as well.
     for request in [
         json!({"request": "choose", "class": "stream"}),
-        json!({"request": "choose", "class": "bulk", "rate_limit_mbit": 1.0}),
+        json!({"request": "choose", "class": "bulk", "upload_limit_mbit": 1.0}),
     ] {
         let begun = Instant::now();
         as_user(NOBODY, || (0..6).for_each(|_| drop(ask(&request))));
