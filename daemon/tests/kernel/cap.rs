@@ -518,7 +518,7 @@ fn accepted_sockets_inherit_the_listeners_saved_state() {
     assert_eq!(get(&child, PACING_RATE), ours);
     let found = undo(Some(actuator.saved()), &[], false);
     assert_eq!(found.len(), 2, "{found:?}");
-    assert!(found[0].to_string().contains("pacing rate put back"), "{}", found[0]);
+    assert!(found[0].to_string().contains("pacing rate restored"), "{}", found[0]);
     assert_eq!(
         (get(&listener, PACING_RATE), get(&child, PACING_RATE)),
         (before, before)
